@@ -1,0 +1,47 @@
+# Each target does all its own set-up: a virtual environment in .venv, installed with constraints.txt.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test lint types unit evidence bench format clean
+
+help:  ## list the targets
+	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):[^#]*## */  make \1\t/' | expand -t 18
+
+$(READY): pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	touch $(READY)
+
+demo: $(READY)  ## plan a training run and say what its settings will do
+	$(BIN)/equipoise plan --optimizer adamw --lr 3e-4 --wd 0.1 --steps 20000 --schedule cosine --warmup 500
+	@echo
+	@echo "Look above for the plan; README.md and docs/ say how to make your own."
+
+test: lint types unit  ## lint, types, doctests and tests
+
+lint: $(READY)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(READY)
+	$(BIN)/pyright
+
+unit: $(READY)
+	$(BIN)/pytest
+
+evidence: $(READY)  ## the long experiments, and the tables of the docs
+	$(BIN)/pytest -m evidence
+
+bench: $(READY)  ## speed, as ratios against peers measured in the same run
+	for f in benchmarks/bench_*.py; do $(BIN)/python $$f || exit 1; done
+
+format: $(READY)  ## let ruff mend what it can
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+clean:  ## remove the virtual environment and every cache
+	rm -rf $(VENV) .pytest_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,48 @@
+"""What the dynamics should be: the formulas, in numpy, without torch.
+
+- `stationary`: where norm and rotation settle. `forecast`: what they do at every step of a run.
+- `memory`: what each batch contributes. `design_lr`, `design_weight_decay`: schedules from wanted contributions.
+- `bias_factor`: Adam's bias correction as a schedule.
+"""
+
+from equipoise.theory.bias import bias_factor, bias_slope, bias_turning_point, eps_factor, first_step
+from equipoise.theory.directions import DECAYS, OPTIMIZERS
+from equipoise.theory.divergence import gaussian_kl
+from equipoise.theory.memory import (
+    Memory,
+    design_lr,
+    design_lr_tied,
+    design_weight_decay,
+    memory,
+    travel_bound,
+    unroll,
+)
+from equipoise.theory.trajectory import Forecast, forecast, norm_budget, rotation_angle
+from equipoise.theory.walk import Stationary, effective_lr, norm_over_time, stationary, steps_to_equilibrium
+
+__all__ = [
+    "DECAYS",
+    "OPTIMIZERS",
+    "Forecast",
+    "Memory",
+    "Stationary",
+    "bias_factor",
+    "bias_slope",
+    "bias_turning_point",
+    "design_lr",
+    "design_lr_tied",
+    "design_weight_decay",
+    "effective_lr",
+    "eps_factor",
+    "first_step",
+    "forecast",
+    "gaussian_kl",
+    "memory",
+    "norm_budget",
+    "norm_over_time",
+    "rotation_angle",
+    "stationary",
+    "steps_to_equilibrium",
+    "travel_bound",
+    "unroll",
+]

@@ -1,0 +1,193 @@
+"""The scalar recursions over the steps of a run, each written once and run plain or compiled (see `_scan`).
+
+Only floats, arrays and `math` may appear here: the same text is compiled by numba for long runs. Letters:
+q = E‖w‖², η = lr, a = share of the weight kept by decay, u = update direction, and n, y the two parts of every
+optimizer's averaging filter: n = A·h + B·y, then y ← p·y + h, where h is the gradient (with coupled L2: g + λw).
+"""
+
+from __future__ import annotations
+
+from math import asin, atan2, pi, sqrt
+
+
+def decayed_share(c):
+    """φ = E[w²; u·w ≥ 0] / E[w²] for jointly Gaussian (u, w) of correlation c.  THEORY 1, cautious decay."""
+    return 0.5 + (asin(c) + c * sqrt(1.0 - c * c)) / pi
+
+
+def masked_alignment(x, q, r2, signed):
+    """The correlation c of u and w as the mask u·w ≥ 0 sees it, and E[u·w; u·w ≥ 0], from x = E⟨w,u⟩, E‖w‖², E‖u‖².
+
+    Gaussian (u, w): E[u·w; u·w ≥ 0] = √(q·r2) (√(1−c²) + c(π/2 + arcsin c))/π. For u = sign(n) it is n that is
+    Gaussian with w: c = √(π/2) x/√(q·r2), and E[|w|; n·w ≥ 0] = √(q·r2) (1 + c)/√(2π).
+
+    With momentum the mask stays for a while, w becomes a mixture of scales (kurtosis 4 to 7), w = S·v with v Gaussian,
+    and the correlation of u and v is larger than that of u and w by g = √E[S²]/E[S]. Measured on simulated walks,
+    g = 1 + 0.37|c| over ηλ/(1−β1) from 0.05 to 1 (g = 1 for the sign); `docs/log.md` has the figures.
+    """
+    size = sqrt(q * r2)
+    if size == 0.0:
+        return 0.0, 0.0
+    c = x / size * (sqrt(0.5 * pi) if signed else 1.0)
+    g = 1.0 if signed else 1.0 + 0.37 * abs(c)
+    c = min(1.0, max(-1.0, c * g))
+    if signed:
+        return c, size / g * (1.0 + c) / sqrt(2.0 * pi)
+    return c, size / g * (sqrt(1.0 - c * c) + c * (0.5 * pi + asin(c))) / pi
+
+
+def masked_split(x, q, r2, d, phi, aligned):
+    """Decay of the coordinates with u·w ≥ 0 as decay of all of w and a longer step: w·mask ≈ α·w + κ·u.
+
+    The mask follows u, so what it takes from w is partly u itself. Least squares on (w, u), from E[w²; mask] = φq and
+    E[u·w; mask] = `aligned`. Returns the kept share 1 − dα and the addition dκ to the step.
+    """
+    gram = q * r2 - x * x
+    if gram <= 1e-12 * q * r2:
+        return 1.0 - d * phi, 0.0
+    return 1.0 - d * (phi * q * r2 - aligned * x) / gram, d * (aligned * q - phi * q * x) / gram
+
+
+def cautious_step(q, push, inner, d, phi, aligned):
+    """q', ⟨w,w'⟩ and ‖w‖²‖w'‖² − ⟨w,w'⟩² of w' = w − ηu − d·w·[u·w ≥ 0], with push = η²‖u‖² and inner = η⟨w,u⟩."""
+    q_new = q - 2.0 * inner + push - (2.0 - d) * d * phi * q + 2.0 * d * aligned
+    dot = q - inner - d * phi * q
+    cross = q * push - inner * inner + d * q * (d * phi * (1.0 - phi) * q + 2.0 * (aligned - phi * inner))
+    return q_new, dot, cross
+
+
+def first_order(factor, term, y):
+    """y_t = factor_t · y_{t−1} + term_t, from y_0 = 0."""
+    state = 0.0
+    for t in range(len(y)):
+        state = factor[t] * state + term[t]
+        y[t] = state
+
+
+def tied_design(ratio, alpha, first, lr):
+    """The lr whose memory has the ratios w_j/w_{j−1} when λ_j = α η_j: αr·η_{j−1}·η² + η − r·η_{j−1} = 0.
+
+    Written as 2c/(1 + √(1 + 4αc²)) with c = r·η_{j−1}, which does not cancel.
+    THEORY 3; for ratio 1 it is the exact form of the memory article's Eq. 17.
+    """
+    lr[0] = first
+    for j in range(1, len(lr)):
+        c = ratio[j] * lr[j - 1]
+        lr[j] = 2.0 * c / (1.0 + sqrt(1.0 + 4.0 * alpha * c * c))
+
+
+def linear_moments(
+    lr, kept, l2, scale, A, B, p, beta2, adaptive, corrected, nested, cautious, invariant, grad2, size, finite_r,
+    finite_x, q, norm2, rotation, update2,
+):  # fmt: skip
+    """Norm and rotation where the direction is linear in the gradients, up to Adam's 1/√v: SGDM, RMSProp, Adam.
+
+    Exact second moments of (w, y) in a random walk with E‖g‖² = g̃²/q (scale invariance) or g̃²:
+
+        H  = E‖h‖² = G + λ²q            ⟨w,n⟩ = Aλq + B⟨w,y⟩         ‖n‖² = A²H + 2ABλ⟨w,y⟩ + B²‖y‖²
+        e  = η·b/√v̂                     q'    = a²q − 2ae⟨w,n⟩ + e²‖n‖²
+        tan θ = √(q·e²‖n‖² − e²⟨w,n⟩²) / (aq − e⟨w,n⟩)
+
+    The tangent is exact (‖w‖²‖w'‖² − ⟨w,w'⟩² needs no decay term) and keeps its digits at any angle.
+    THEORY 2 tracks u itself, which is the nested variant; here m is tracked and v̂ of the step divides all of it, as
+    Adam does. finite_r and finite_x correct ‖u‖² and ⟨w,u⟩ for a v that fluctuates (`kernels.adam_factors`).
+    """
+    v = y2 = wy = g_y2 = 0.0  # v̂'s sum, E‖y‖², E⟨w,y⟩, and E‖y‖² of the gradient's part alone
+    pow1 = pow2 = 1.0
+    for t in range(len(lr)):
+        pow1 *= p
+        pow2 *= beta2
+        lam = l2[t]
+        G = grad2 / q if invariant else grad2
+        e = lr[t]
+        if adaptive:
+            v = beta2 * v + (1.0 - beta2) * (G + lam * lam * q) / size
+            v_hat = v / (1.0 - pow2) if corrected else v
+            e *= sqrt(scale[t])
+            if corrected:
+                e /= 1.0 - pow1
+            if nested:
+                G /= v_hat
+            else:
+                e /= sqrt(v_hat)
+            settled = 1.0 - pow2
+            fix_r = 1.0 + settled * (finite_r - 1.0)
+            fix_x = 1.0 + settled * (finite_x - 1.0)
+        else:
+            G *= scale[t]
+            fix_r = fix_x = 1.0
+        H = G + lam * lam * q
+        hy = lam * wy
+        n2 = A * A * H + 2.0 * A * B * hy + B * B * y2
+        wn = A * lam * q + B * wy
+        yn = A * p * hy + B * p * y2 + A * H + B * hy
+        y2_new = p * p * y2 + 2.0 * p * hy + H
+        wy_new = p * wy + lam * q
+        a = kept[t]
+        push = e * e * n2 * fix_r
+        inner = e * wn * fix_x
+        if cautious:
+            d = 1.0 - a
+            c, aligned = masked_alignment(inner, q, push, False)
+            phi = decayed_share(c)
+            q_new, dot, cross = cautious_step(q, push, inner, d, phi, aligned)
+            a, more = masked_split(inner, q, push, d, phi, aligned)
+            wy = a * wy_new - e * (1.0 + more) * yn
+        else:
+            q_new = a * a * q - 2.0 * a * inner + push
+            dot = a * q - inner
+            cross = q * push - inner * inner
+            wy = a * wy_new - e * yn
+        update2[t] = e * e * (A * A * G + B * B * g_y2) * fix_r
+        g_y2 = p * p * g_y2 + G
+        y2 = y2_new
+        rotation[t] = atan2(sqrt(max(0.0, cross)), dot)
+        q = q_new
+        norm2[t] = q
+
+
+def saturating_moments(
+    lr, kept, scale, A, B, p, powers, weights, signed, cautious, invariant, u2, q, terms, norm2, rotation, update2
+):
+    """Norm and rotation where the direction has a fixed size: sign (SignSGDM, Lion), msign (Muon), normalised GD.
+
+    E⟨u_s, u_t⟩ = ‖u‖² f(corr(n_s, n_t)) with f(ρ) = Σ_i weights_i ρ^powers_i (`kernels`). With Y = E y², N = E n² and
+    Z = E[y n] per element, corr(n_{t−k}, n_t) = p^{k−1} B Z_{t−k} / √(N_{t−k} N_t), so each power is a first-order
+    recursion of its own, and E⟨w,u⟩ = −‖u‖ Σ_i weights_i terms_i costs a few of them a step.
+    """
+    y2 = n_last = a_last = step_last = rho_last = 0.0
+    for t in range(len(lr)):
+        G = 1.0 / q if invariant else 1.0
+        n_now = A * A * G + B * B * y2
+        r2 = u2 * scale[t]
+        x = 0.0
+        if t > 0 and B > 0.0:
+            shrink = sqrt(n_last / n_now)
+            older, newer = p * shrink, min(1.0, rho_last * shrink)
+            capped = min(1.0, older)  # older > 1 needs a leap of the norm; only the first power then matters
+            for i in range(len(powers)):
+                factor = older if powers[i] == 1.0 else capped ** powers[i]
+                terms[i] = a_last * factor * terms[i] + step_last * newer ** powers[i]
+                x -= weights[i] * terms[i]
+            x *= sqrt(r2)
+        a, e = kept[t], lr[t]
+        push, inner = e * e * r2, e * x
+        step = e
+        if cautious:
+            d = 1.0 - a
+            c, aligned = masked_alignment(x, q, r2, signed)
+            phi = decayed_share(c)
+            q_new, dot, cross = cautious_step(q, push, inner, d, phi, e * aligned)
+            a, more = masked_split(x, q, r2, d, phi, aligned)
+            step += more
+        else:
+            q_new = a * a * q - 2.0 * a * inner + push
+            dot = a * q - inner
+            cross = q * push - inner * inner
+        y2_new = p * p * y2 + G
+        rho_last = B * (A * G + p * B * y2) / n_now  # corr(n_t, n_{t+1}) · √(N_{t+1}/N_t)
+        a_last, step_last, n_last, y2 = a, step * sqrt(r2), n_now, y2_new
+        update2[t] = push
+        rotation[t] = atan2(sqrt(max(0.0, cross)), dot)
+        q = q_new
+        norm2[t] = q

@@ -1,0 +1,178 @@
+"""Every optimizer as filter, bend and coupling, and every kind of decay as the share of the weights that it keeps.
+
+One table for the stationary state (`walk`) and the whole run (`trajectory`): each reads off a `Direction` what the
+optimizer is, and never asks for its name.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from equipoise.theory import _check
+from equipoise.theory._check import Array
+from equipoise.theory.kernels import (
+    Filter,
+    Kernel,
+    adam_factors,
+    identity_kernel,
+    matrix_sign_kernel,
+    mean_square_ratio,
+    sign_kernel,
+)
+
+OPTIMIZERS = ("sgdm", "rmsprop", "adam", "adamw", "adam_l2", "adam_nested", "signsgdm", "lion", "muon", "ngd")
+"""Names of the optimizers, here and on the command line."""
+
+DECAYS = ("lr", "independent", "corrected", "cautious")
+"""Decay kinds: w ← (1−ηλ)w as torch does, (1−λ)w, (1−λη²/η_max)w, and (1−ηλ)w only where u·w ≥ 0."""
+
+_ADAM = ("adam", "adamw", "adam_l2", "adam_nested")
+_SATURATING = ("signsgdm", "lion", "muon", "ngd")
+
+
+@dataclass(frozen=True)
+class Direction:
+    """An optimizer's update direction as filter, bend and coupling: all that the moments need to know of it.
+
+    Made by `direction`. `saturating` directions have a fixed size `square`; the others are linear in the gradients,
+    up to Adam's 1/√v (`adaptive`).
+    """
+
+    name: str
+    filter: Filter
+    size: int
+    square: float
+    kernel: Kernel
+    beta2: float
+    adaptive: bool
+    nested: bool
+    signed: bool
+    saturating: bool
+    coupled: bool
+
+    @property
+    def fixed_size(self) -> bool:
+        """Whether the size of an update does not depend on the size of the gradients."""
+        return self.saturating or self.adaptive
+
+
+def direction(
+    optimizer: str,
+    *,
+    size: int | None = None,
+    shape: tuple[int, ...] | None = None,
+    betas: tuple[float, float] = (0.9, 0.999),
+    momentum: float | None = None,
+    nesterov: bool = False,
+    decay: str = "lr",
+    coupled: bool | None = None,
+) -> Direction:
+    """Check an optimizer's arguments and describe its update direction.
+
+    `momentum` and `betas[0]` name the same factor, under the name that each optimizer uses; `momentum` wins where it
+    is given. RMSProp and normalised GD average no gradients and ignore it.
+    """
+    name = _check.choice("optimizer", optimizer, OPTIMIZERS)
+    _check.choice("decay", decay, DECAYS)
+    beta1, beta2 = _check.betas(betas)
+    if momentum is not None:
+        beta1 = _check.number("momentum", momentum, low=0, high=1, open_high=True)
+    count, (rows, columns) = _size(name, size, shape)
+    can_couple = name in ("sgdm", "adam_l2")
+    if coupled is None:
+        coupled = name == "adam_l2" or (name == "sgdm" and decay == "lr")
+    if coupled and not can_couple:
+        raise ValueError(f"coupled = True with optimizer = {name!r}: must be False; use 'sgdm' or 'adam_l2' for L2")
+    if name == "adam_l2" and not coupled:
+        raise ValueError("coupled = False with optimizer = 'adam_l2': must be True; 'adamw' is the decoupled one")
+    if coupled and decay != "lr":
+        raise ValueError(f"decay = {decay!r} with coupled L2: must be 'lr'; the other kinds exist for decoupled decay")
+    if nesterov and name not in ("sgdm", "muon"):
+        raise ValueError(f"nesterov = True with optimizer = {name!r}: must be False; it exists for 'sgdm' and 'muon'")
+
+    kernel, square = identity_kernel(), 1.0
+    match name:
+        case "sgdm":
+            taps = Filter.momentum(beta1, nesterov=nesterov, ema=False)
+        case "lion":
+            taps, kernel, square = Filter.lion(beta1, beta2), sign_kernel(), float(count)
+        case "signsgdm":
+            taps, kernel, square = Filter.momentum(beta1), sign_kernel(), float(count)
+        case "muon":
+            taps, square = Filter.momentum(beta1, nesterov=nesterov), float(min(rows, columns))
+            kernel = matrix_sign_kernel(rows, columns)
+        case "rmsprop" | "ngd":
+            taps = Filter.momentum(0.0)
+        case _:
+            taps = Filter.momentum(beta1)
+    return Direction(
+        name=name,
+        filter=taps,
+        size=count,
+        square=square,
+        kernel=kernel,
+        beta2=beta2,
+        adaptive=name in _ADAM or name == "rmsprop",
+        nested=name == "adam_nested",
+        signed=name in ("signsgdm", "lion"),
+        saturating=name in _SATURATING,
+        coupled=coupled,
+    )
+
+
+def kept_share(lr: Array, weight_decay: Array, *, decay: str = "lr", lr_max: float | None = None) -> Array:
+    """a_t, the share of the weights that a step's decay keeps, for each decay kind (cautious: where it acts)."""
+    match _check.choice("decay", decay, DECAYS):
+        case "independent":
+            lost, meaning = weight_decay, "weight_decay"
+        case "corrected":
+            top = float(lr.max()) if lr_max is None else _check.number("lr_max", lr_max, low=0, open_low=True)
+            lost, meaning = weight_decay * lr**2 / (top or 1.0), "weight_decay · lr² / lr_max"
+        case _:
+            lost, meaning = lr * weight_decay, "lr · weight_decay"
+    _check.below_one(lost, lr, weight_decay, meaning)
+    return 1.0 - lost
+
+
+def autocorrelation(u: Direction, kept: float = 1.0) -> Array:
+    """R(k) for k = 0, 1, … as far as it matters; for SGDM per unit of squared gradient norm.
+
+    Reference: the table of THEORY 1.
+
+    >>> autocorrelation(direction("signsgdm", size=3, momentum=0.0))
+    array([3., 0.])
+    """
+    lags = u.filter.lags(kept)
+    rho = u.filter.correlation(lags)
+    if u.saturating:
+        # f(1) = 1 exactly; the expansion behind a measured kernel knows it only nearly.
+        return u.square * np.concatenate([[1.0], u.kernel(rho[1:])])
+    if not u.adaptive:
+        return u.filter.power * rho
+    if u.nested:
+        return u.size * u.filter.power * rho * mean_square_ratio(u.beta2, 1)[0]
+    return u.size * u.filter.power * rho * adam_factors(u.filter.p, u.beta2, lags)
+
+
+def _size(name: str, size: Any, shape: Any) -> tuple[int, tuple[int, int]]:
+    if shape is not None:
+        if not isinstance(shape, tuple | list) or len(shape) == 0:
+            raise ValueError(f"shape = {shape!r}: must be a tuple of whole numbers ≥ 1")
+        dims = [_check.whole(f"shape[{i}]", s, low=1) for i, s in enumerate(shape)]
+        count = math.prod(dims)
+        if size is not None and _check.whole("size", size, low=1) != count:
+            raise ValueError(f"size = {size} and shape = {shape!r} disagree: give one of them")
+        if name == "muon" and len(dims) != 2:
+            raise ValueError(f"shape = {shape!r}: must be (rows, columns) for muon")
+        return count, (dims[0], count // dims[0])
+    if name == "muon":
+        raise ValueError("shape = None: must be (rows, columns) for muon")
+    if size is None:
+        if name in ("sgdm", "ngd"):
+            return 1, (1, 1)  # their sizes do not depend on the number of weights
+        raise ValueError(f"size = None: must be the number of weights (a whole number ≥ 1) for {name}")
+    return _check.whole("size", size, low=1), (1, 1)
