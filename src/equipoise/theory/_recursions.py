@@ -76,16 +76,25 @@ def tied_design(ratio, alpha, first, lr):
         lr[j] = 2.0 * c / (1.0 + sqrt(1.0 + 4.0 * alpha * c * c))
 
 
+def filter_moments(A, B, p, lam, G, q, y2, wy):
+    """‖n‖², ⟨w,n⟩, ⟨y',n⟩, ‖y'‖² and ⟨w,y'⟩ as the filter takes in h = g + λw, from E‖g‖², E‖w‖², E‖y‖² and E⟨w,y⟩."""
+    H = G + lam * lam * q
+    hy = lam * wy
+    n2 = A * A * H + 2.0 * A * B * hy + B * B * y2
+    wn = A * lam * q + B * wy
+    yn = A * p * hy + B * p * y2 + A * H + B * hy
+    return n2, wn, yn, p * p * y2 + 2.0 * p * hy + H, p * wy + lam * q
+
+
 def linear_moments(
     lr, kept, l2, scale, A, B, p, beta2, adaptive, corrected, nested, cautious, invariant, grad2, size, finite_r,
     finite_x, q, norm2, rotation, update2,
 ):  # fmt: skip
     """Norm and rotation where the direction is linear in the gradients, up to Adam's 1/√v: SGDM, RMSProp, Adam.
 
-    Exact second moments of (w, y) in a random walk with E‖g‖² = g̃²/q (scale invariance) or g̃²:
+    Second moments of (w, y), `filter_moments`, in a random walk with E‖g‖² = g̃²/q (scale invariance) or g̃²:
 
-        H  = E‖h‖² = G + λ²q            ⟨w,n⟩ = Aλq + B⟨w,y⟩         ‖n‖² = A²H + 2ABλ⟨w,y⟩ + B²‖y‖²
-        e  = η·b/√v̂                     q'    = a²q − 2ae⟨w,n⟩ + e²‖n‖²
+        e = η·b/√v̂        q' = a²q − 2ae⟨w,n⟩ + e²‖n‖²
         tan θ = √(q·e²‖n‖² − e²⟨w,n⟩²) / (aq − e⟨w,n⟩)
 
     The tangent is exact (‖w‖²‖w'‖² − ⟨w,w'⟩² needs no decay term) and keeps its digits at any angle.
@@ -116,13 +125,7 @@ def linear_moments(
         else:
             G *= scale[t]
             fix_r = fix_x = 1.0
-        H = G + lam * lam * q
-        hy = lam * wy
-        n2 = A * A * H + 2.0 * A * B * hy + B * B * y2
-        wn = A * lam * q + B * wy
-        yn = A * p * hy + B * p * y2 + A * H + B * hy
-        y2_new = p * p * y2 + 2.0 * p * hy + H
-        wy_new = p * wy + lam * q
+        n2, wn, yn, y2_new, wy_new = filter_moments(A, B, p, lam, G, q, y2, wy)
         a = kept[t]
         push = e * e * n2 * fix_r
         inner = e * wn * fix_x
@@ -142,6 +145,60 @@ def linear_moments(
         g_y2 = p * p * g_y2 + G
         y2 = y2_new
         rotation[t] = atan2(sqrt(max(0.0, cross)), dot)
+        q = q_new
+        norm2[t] = q
+
+
+def elementwise_moments(
+    lr, l2, scale, A, B, p, beta2, corrected, invariant, grad2, size, finite_r, finite_x, q, share, q_of, v_of, y2_of,
+    wy_of, g_y2, norm2, rotation, update2,
+):  # fmt: skip
+    """The same for Adam + L2, where λw enters v and every weight so gets a step size of its own.
+
+    The weights are split into classes by their initial size, class j holding a share of all weights and E‖w‖² = q_of[j]
+    (as if all weights were of that class). RE takes one v for all (Eq. 76, "quite rough"), which fails while λ|w| is
+    large beside the gradient: large weights then shrink by η a step, not by a fraction.
+
+    Where λw makes up a share s of v, noise in m is noise in v too, and u ≈ sign(w) does not feel it: to first order in
+    the noise ḡ of the two averages u√v = λw + ḡ_m − s·ḡ_v. Both averages must see the same w for this, so s is lowered
+    where w decays within the average's window.
+    """
+    classes = len(share)
+    pow1 = pow2 = 1.0
+    vv = mv = 0.0  # E ḡ_v², E ḡ_m ḡ_v
+    for t in range(len(lr)):
+        pow1 *= p
+        pow2 *= beta2
+        b1, b2 = (1.0 - pow1, 1.0 - pow2) if corrected else (1.0, 1.0)
+        lam = l2[t]
+        G = (grad2 / q if invariant else grad2) * scale[t]
+        vv = beta2 * beta2 * vv + (1.0 - beta2) ** 2 * G
+        mv = p * beta2 * mv + A * (1.0 - beta2) * G
+        grad_n2 = A * A * G + B * B * g_y2
+        q_new = push = inner = grad_push = 0.0
+        for j in range(classes):
+            W2 = lam * lam * q_of[j]
+            v_of[j] = beta2 * v_of[j] + (1.0 - beta2) * (G + W2)
+            v_hat = v_of[j] / b2
+            e = lr[t] / (b1 * sqrt(v_hat / size))
+            s = min(1.0, W2 / v_hat) / (1.0 + e * lam / (1.0 - p))
+            fix_r = 1.0 + (1.0 - pow2) * (1.0 - s) * (finite_r - 1.0)
+            fix_x = 1.0 + (1.0 - pow2) * (1.0 - s) * (finite_x - 1.0)
+            shared_v = s * vv * (b1 / b2) ** 2
+            shared_m = mv * (b1 / b2)
+            n2, wn, yn, y2_of[j], wy_new = filter_moments(A, B, p, lam, G, q_of[j], y2_of[j], wy_of[j])
+            noise = s * (shared_v - 2.0 * shared_m)
+            n2, wn = max(0.0, (n2 + noise) * fix_r), wn * fix_x
+            yn -= s * shared_m / A
+            push += share[j] * e * e * n2
+            inner += share[j] * e * wn
+            q_of[j] += e * e * n2 - 2.0 * e * wn
+            wy_of[j] = wy_new - e * yn
+            grad_push += share[j] * e * e * max(0.0, grad_n2 + noise) * fix_r
+            q_new += share[j] * q_of[j]
+        g_y2 = p * p * g_y2 + G
+        update2[t] = grad_push
+        rotation[t] = atan2(sqrt(max(0.0, q * push - inner * inner)), q - inner)
         q = q_new
         norm2[t] = q
 

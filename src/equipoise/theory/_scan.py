@@ -49,7 +49,7 @@ def compiled() -> ModuleType | None:
     for name, function in list(vars(module).items()):
         if inspect.isfunction(function):
             try:
-                setattr(module, name, numba.njit(cache=True)(function))
+                setattr(module, name, numba.njit(cache=True, error_model="numpy")(function))
             except RuntimeError:  # nowhere to write the cache: compile in every process
-                setattr(module, name, numba.njit(function))
+                setattr(module, name, numba.njit(error_model="numpy")(function))
     return module

@@ -158,6 +158,18 @@ def autocorrelation(u: Direction, kept: float = 1.0) -> Array:
     return u.size * u.filter.power * rho * adam_factors(u.filter.p, u.beta2, lags)
 
 
+def finite_beta2(u: Direction) -> tuple[float, float]:
+    """Factors on E‖u‖² and on Σ_k R(k), k ≥ 1, by which a fluctuating v moves Adam's direction."""
+    if not u.adaptive:
+        return 1.0, 1.0
+    if u.nested or u.filter.p == 0:
+        own = float(mean_square_ratio(u.beta2, 1)[0])
+        return own, own
+    R = autocorrelation(u)
+    plain = u.size * u.filter.power * u.filter.correlation(len(R))
+    return float(R[0] / plain[0]), float(R[1:].sum() / plain[1:].sum())
+
+
 def _size(name: str, size: Any, shape: Any) -> tuple[int, tuple[int, int]]:
     if shape is not None:
         if not isinstance(shape, tuple | list) or len(shape) == 0:

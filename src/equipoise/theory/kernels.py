@@ -48,6 +48,11 @@ class Filter:
         """E n² for gradients of unit size: A² + B²/(1−p²)."""
         return self.A**2 + self.B**2 / (1 - self.p**2)
 
+    @property
+    def gain(self) -> float:
+        """Σ h_j = A + B/(1−p), what one gradient adds up to over time."""
+        return self.A + self.B / (1 - self.p)
+
     def correlation(self, lags: int) -> Array:
         """ρ(0..lags−1), the correlation of n_t with n_{t+k} for white gradients."""
         cross = self.B * (self.A + self.p * self.B / (1 - self.p**2)) / self.power
@@ -76,7 +81,7 @@ def _expand(f: Callable[[Array], Array]) -> Kernel:
     # Nodes crowd towards ρ = 1, where f may have infinite slope; the end itself is left out.
     rho = np.sin(np.linspace(0, np.pi / 2, 400))[:-1]
     weights = np.linalg.lstsq(rho[:, None] ** POWERS, f(rho), rcond=1e-13)[0]
-    return Kernel(f, weights, POWERS)
+    return Kernel(f, np.asarray(weights, dtype=np.float64), POWERS)
 
 
 @functools.cache
@@ -180,4 +185,4 @@ def mean_square_ratio(beta2: float, count: int) -> Array:
     s = np.exp(x := np.linspace(-12, 8, 400))
     product = np.exp(-0.5 * stride * np.log1p(2 * np.outer(s, (1 - beta2) * beta2**k)).sum(1))
     own = 1 + 2 * np.outer(s, (1 - beta2) * beta2 ** np.arange(count))
-    return np.trapezoid((product * s)[:, None] / own, x, axis=0)
+    return np.asarray(np.trapezoid((product * s)[:, None] / own, x, axis=0), dtype=np.float64)

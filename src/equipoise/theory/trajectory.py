@@ -14,8 +14,7 @@ from numpy.typing import ArrayLike
 
 from equipoise.theory import _check, _scan
 from equipoise.theory._check import Array
-from equipoise.theory.directions import Direction, autocorrelation, direction, kept_share
-from equipoise.theory.kernels import mean_square_ratio
+from equipoise.theory.directions import direction, finite_beta2, kept_share
 from equipoise.theory.memory import Memory, memory
 
 
@@ -115,10 +114,10 @@ def forecast(
 
     Reference: THEORY 2. The norm note's and RE Eq. 36's geometric relaxation are special cases without momentum.
 
-    >>> f = forecast("adamw", lr=1e-2, weight_decay=0.1, steps=5000, size=512, init_norm=1.0)
     >>> from equipoise.theory import stationary
-    >>> s = stationary("adamw", lr=1e-2, weight_decay=0.1, size=512)
-    >>> abs(f.norm[-1] / s.norm - 1) < 1e-3, abs(f.rotation[-1] / s.rotation - 1) < 1e-3
+    >>> f = forecast("lion", lr=1e-2, weight_decay=0.1, steps=5000, size=512, init_norm=1.0, betas=(0.9, 0.99))
+    >>> s = stationary("lion", lr=1e-2, weight_decay=0.1, size=512, betas=(0.9, 0.99))
+    >>> bool(abs(f.norm[-1] / s.norm - 1) < 1e-3), bool(abs(f.rotation[-1] / s.rotation - 1) < 1e-3)
     (True, True)
     """
     T = _check.length(steps, lr=lr, weight_decay=weight_decay)
@@ -145,10 +144,18 @@ def forecast(
             "saturating_moments", eta, kept, c_err, *taps, u.kernel.powers, u.kernel.weights, u.signed, cautious,
             scale_invariant, u.square, q, np.zeros(len(u.kernel.powers)), outputs=3, steps=T,
         )  # fmt: skip
+    elif u.adaptive and u.coupled:
+        # Gaussian initial weights, in classes at the nodes of a Gauss–Hermite rule (mirror images count once).
+        nodes, share = np.polynomial.hermite_e.hermegauss(16)
+        nodes, share = nodes[8:], 2 * share[8:] / share.sum()
+        norm2, rotation, update2 = _scan.run(
+            "elementwise_moments", eta, l2, c_err, *taps, u.beta2, corrected, scale_invariant, g2, float(u.size),
+            *finite_beta2(u), q, share, q * nodes**2, *np.zeros((3, 8)), 0.0, outputs=3, steps=T,
+        )  # fmt: skip
     else:
         norm2, rotation, update2 = _scan.run(
             "linear_moments", eta, kept, l2, c_err, *taps, u.beta2, u.adaptive, corrected, u.nested, cautious,
-            scale_invariant, g2, float(u.size), *_finite_beta2(u), q, outputs=3, steps=T,
+            scale_invariant, g2, float(u.size), *finite_beta2(u), q, outputs=3, steps=T,
         )  # fmt: skip
     return Forecast(
         norm=np.sqrt(norm2),
@@ -161,18 +168,6 @@ def forecast(
         momentum=u.filter.p,
         bias_correction=corrected,
     )
-
-
-def _finite_beta2(u: Direction) -> tuple[float, float]:
-    """Factors on E‖u‖² and on Σ_k R(k), k ≥ 1, by which a fluctuating v moves Adam's direction."""
-    if not u.adaptive:
-        return 1.0, 1.0
-    if u.nested or u.filter.p == 0:
-        own = float(mean_square_ratio(u.beta2, 1)[0])
-        return own, own
-    R = autocorrelation(u)
-    plain = u.size * u.filter.power * u.filter.correlation(len(R))
-    return float(R[0] / plain[0]), float(R[1:].sum() / plain[1:].sum())
 
 
 def norm_budget(*, norm: float, update_norm: float, inner: float, lr: float, kept: float) -> tuple[float, float, float]:

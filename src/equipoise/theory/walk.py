@@ -17,8 +17,8 @@ from numpy.typing import ArrayLike
 from equipoise.theory import _check
 from equipoise.theory._check import Array
 from equipoise.theory._recursions import decayed_share, masked_alignment, masked_split
-from equipoise.theory.directions import OPTIMIZERS, Direction, autocorrelation, direction, kept_share
-from equipoise.theory.kernels import Filter
+from equipoise.theory.directions import OPTIMIZERS, Direction, autocorrelation, direction, finite_beta2, kept_share
+
 
 @dataclass(frozen=True)
 class Stationary:
@@ -157,24 +157,24 @@ def _coupled(u: Direction, eta: float, lam: float, g2: float) -> Stationary:
 
     def surplus(log_q: float) -> float:
         q = math.exp(log_q)
-        e = step_size(q)
-        return math.log(_coupled_moments(u.filter, e, lam)[0] * g2 / q) - log_q
+        return math.log(_coupled_moments(u, step_size(q), lam)[0] * g2 / q) - log_q
 
     q = math.exp(_root(surplus, *_bracket(surplus, math.log(_coupled_small_step(u, eta, lam, g2).norm ** 2))))
     e = step_size(q)
-    unit_q, unit_wn = _coupled_moments(u.filter, e, lam)
-    update = e * math.sqrt(u.filter.power * g2 / q)
-    return Stationary(norm=math.sqrt(q), rotation=_angle(e * unit_wn / unit_q), update=update)
+    unit_q, unit_inner = _coupled_moments(u, e, lam)
+    update = e * math.sqrt(u.filter.power * finite_beta2(u)[0] * g2 / q)
+    return Stationary(norm=math.sqrt(q), rotation=_angle(e * unit_inner / unit_q), update=update)
 
 
-def _coupled_moments(taps: Filter, e: float, lam: float) -> tuple[float, float]:
+def _coupled_moments(u: Direction, e: float, lam: float) -> tuple[float, float]:
     """E‖w‖² and E⟨w,n⟩ per unit of E‖g‖², from the linear fixed point in (q, ⟨w,y⟩, ‖y‖²) of `linear_moments`."""
-    A, B, p = taps.A, taps.B, taps.p
-    wn = np.array([A * lam, B, 0.0])
-    n2 = np.array([A * A * lam**2, 2 * A * B * lam, B * B])
+    A, B, p = u.filter.A, u.filter.B, u.filter.p
+    fix_r, fix_x = finite_beta2(u)
+    wn = np.array([A * lam, B, 0.0]) * fix_x
+    n2 = np.array([A * A * lam**2, 2 * A * B * lam, B * B]) * fix_r
     yn = np.array([A * lam**2, (A * p + B) * lam, B * p])
     system = np.array([-2 * wn + e * n2, np.array([lam, p - 1, 0]) - e * yn, [lam**2, 2 * p * lam, p * p - 1]])
-    moments = np.linalg.solve(system, -np.array([e * A * A, -e * A, 1.0]))
+    moments = np.linalg.solve(system, -np.array([e * A * A * fix_r, -e * A, 1.0]))
     if moments[0] <= 0:
         raise ValueError(f"weight_decay = {lam:.6g} makes coupled L2 oscillate without end: lower lr or weight_decay")
     return float(moments[0]), float(wn @ moments)
@@ -183,15 +183,16 @@ def _coupled_moments(taps: Filter, e: float, lam: float) -> tuple[float, float]:
 def _coupled_small_step(u: Direction, eta: float, lam: float, g2: float) -> Stationary:
     if lam == 0 or eta == 0:
         return Stationary(norm=math.inf, rotation=0.0, update=0.0)
-    beta = u.filter.p
-    if not u.adaptive:  # RE Eq. 47, 51 and Table 1
-        norm = (eta * g2 / (2 * lam * (1 - beta))) ** 0.25
-        return Stationary(norm, math.sqrt(2 * eta * lam / (1 + beta)), eta * math.sqrt(g2 / (1 - beta**2)) / norm)
+    taps = u.filter
+    if not u.adaptive:  # RE Eq. 47, 51 and Table 1, where taps.gain = 1/(1−α) and taps.power = 1/(1−α²)
+        norm = (eta * g2 * taps.gain / (2 * lam)) ** 0.25
+        update = eta * math.sqrt(g2 * taps.power) / norm
+        return Stationary(norm, update / norm, update)
     # RE Eq. 84: 4λ²q³ − Cη²λ²q² − Cη²g̃² = 0, one positive root; Eq. 87.
     C = u.size
     roots = np.roots([4 * lam**2, -C * eta**2 * lam**2, 0.0, -C * eta**2 * g2])
     q = float(roots[np.abs(roots.imag) <= 1e-9 * np.abs(roots)].real.max())
-    update = eta * math.sqrt(C * (1 - beta) / (1 + beta) * g2 / (g2 + lam**2 * q**2))
+    update = eta * math.sqrt(C * taps.power * g2 / (g2 + lam**2 * q**2))
     return Stationary(math.sqrt(q), update / math.sqrt(q), update)
 
 
@@ -202,7 +203,7 @@ def _small_step(u: Direction, eta: float, a: float, g2: float, *, cautious: bool
     in this limit, momentum aside.
     """
     d = (1 - a) / 2 if cautious else 1 - a
-    gain = ((u.filter.A + u.filter.B / (1 - u.filter.p)) ** 2) / u.filter.power  # ΣR/R(0) of the filter alone
+    gain = u.filter.gain**2 / u.filter.power  # Σ R(k)/R(0) over all lags, of the filter alone
     if u.adaptive:
         R0 = u.size * u.filter.power
     elif u.saturating:
@@ -261,9 +262,7 @@ def steps_to_equilibrium(
     return math.inf if rate == 0 else -math.log(share) / rate
 
 
-def norm_over_time(
-    steps: ArrayLike, *, lr: float, weight_decay: float, update_norm: float, init_norm: float
-) -> Array:
+def norm_over_time(steps: ArrayLike, *, lr: float, weight_decay: float, update_norm: float, init_norm: float) -> Array:
     """‖W_t‖ for constant lr and weight decay and updates of norm U orthogonal to the weights.
 
     ‖W_t‖² = ‖W_∞‖² + (1−ηλ)^{2t}(‖W_0‖² − ‖W_∞‖²) with ‖W_∞‖² = ηU²/(λ(2−ηλ)); without decay ‖W_0‖² + tη²U².
@@ -284,9 +283,7 @@ def norm_over_time(
     return np.sqrt(q_end + a ** (2 * t) * (q0 - q_end))
 
 
-def effective_lr(
-    steps: ArrayLike, *, lr: float, weight_decay: float, update_norm: float, init_norm: float
-) -> Array:
+def effective_lr(steps: ArrayLike, *, lr: float, weight_decay: float, update_norm: float, init_norm: float) -> Array:
     """η_eff = η‖u‖/‖W_t‖ before step t+1: the size of a step on the normalised weights.
 
     Tends to √(2ηλ) with decay and to 1/√t without, as the norm note has it in the limit; exact here at every t.
