@@ -23,29 +23,31 @@ def masked_alignment(x, q, r2, signed):
 
     With momentum the mask stays for a while, w becomes a mixture of scales (kurtosis 4 to 7), w = S·v with v Gaussian,
     and the correlation of u and v is larger than that of u and w by g = √E[S²]/E[S]. Measured on simulated walks,
-    g = 1 + 0.37|c| over ηλ/(1−β1) from 0.05 to 1 (g = 1 for the sign); `docs/log.md` has the figures.
+    g = 1 + 0.37|c| over ηλ/(1−β1) from 0.05 to 1 (the sign: 0.26|c|); `docs/log.md` has the figures.
     """
     size = sqrt(q * r2)
     if size == 0.0:
         return 0.0, 0.0
     c = x / size * (sqrt(0.5 * pi) if signed else 1.0)
-    g = 1.0 if signed else 1.0 + 0.37 * abs(c)
+    g = 1.0 + (0.26 if signed else 0.37) * abs(c)
     c = min(1.0, max(-1.0, c * g))
     if signed:
         return c, size / g * (1.0 + c) / sqrt(2.0 * pi)
     return c, size / g * (sqrt(1.0 - c * c) + c * (0.5 * pi + asin(c))) / pi
 
 
-def masked_split(x, q, r2, d, phi, aligned):
+def masked_split(x, q, r2, d, phi, aligned, signed):
     """Decay of the coordinates with u·w ≥ 0 as decay of all of w and a longer step: w·mask ≈ α·w + κ·u.
 
     The mask follows u, so what it takes from w is partly u itself. Least squares on (w, u), from E[w²; mask] = φq and
-    E[u·w; mask] = `aligned`. Returns the kept share 1 − dα and the addition dκ to the step.
+    E[u·w; mask] = `aligned`. Returns the kept share 1 − dα and the addition dκ to the step. With the sign, |w| goes with
+    the length of the run of equal signs behind it, and only 0.83 of κu is remembered as u is (measured, as g above).
     """
     gram = q * r2 - x * x
     if gram <= 1e-12 * q * r2:
         return 1.0 - d * phi, 0.0
-    return 1.0 - d * (phi * q * r2 - aligned * x) / gram, d * (aligned * q - phi * q * x) / gram
+    more = d * (aligned * q - phi * q * x) / gram
+    return 1.0 - d * (phi * q * r2 - aligned * x) / gram, 0.83 * more if signed else more
 
 
 def cautious_step(q, push, inner, d, phi, aligned):
@@ -134,7 +136,7 @@ def linear_moments(
             c, aligned = masked_alignment(inner, q, push, False)
             phi = decayed_share(c)
             q_new, dot, cross = cautious_step(q, push, inner, d, phi, aligned)
-            a, more = masked_split(inner, q, push, d, phi, aligned)
+            a, more = masked_split(inner, q, push, d, phi, aligned, False)
             wy = a * wy_new - e * (1.0 + more) * yn
         else:
             q_new = a * a * q - 2.0 * a * inner + push
@@ -235,7 +237,7 @@ def saturating_moments(
             c, aligned = masked_alignment(x, q, r2, signed)
             phi = decayed_share(c)
             q_new, dot, cross = cautious_step(q, push, inner, d, phi, e * aligned)
-            a, more = masked_split(x, q, r2, d, phi, aligned)
+            a, more = masked_split(x, q, r2, d, phi, aligned, signed)
             step += more
         else:
             q_new = a * a * q - 2.0 * a * inner + push

@@ -166,12 +166,12 @@ def adam_factors(beta1: float, beta2: float, lags: int) -> Array:
     0.999
     """
     depth = 1 + (math.ceil(math.log(1e-12) / (2 * math.log(beta1))) if beta1 > 0 else 0)
-    own = np.concatenate([mean_square_ratio(beta2, depth + lags)])
+    own = mean_square_ratio(beta2, depth + lags)
     weight = beta1 ** (2.0 * np.arange(depth)) if beta1 > 0 else np.ones(1)
     root = np.sqrt(own)
     pairs = np.lib.stride_tricks.sliding_window_view(root, depth)[:lags] @ (weight * root[:depth])
     drift = np.exp(-(1 - beta2) / (1 + beta2) * (1 - beta2 ** np.arange(lags)) / 2)
-    return (1 - beta1**2) * pairs * drift
+    return np.asarray((1 - beta1**2) * pairs * drift, dtype=np.float64)
 
 
 @functools.cache

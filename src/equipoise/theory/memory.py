@@ -26,14 +26,13 @@ class Memory:
         init_share: P = Π_i a_i, the share of the initial weights left.
         effective_steps: N_eff = (Σc)²/Σc², how many batches are remembered as if equally.
         period: steps over which memory falls to 1/e at the end of the run: Σ η_iλ_i = 1.
-        rates: −ln a_i, what each step forgets.
+        lost: 1 − a_i, the share that each step's decay takes from what was there.
     """
 
     weights: Array = field(repr=False)
     init_share: float
     effective_steps: float
     period: float
-    rates: Array = field(repr=False)
     lost: Array = field(repr=False)
 
     @property
@@ -129,7 +128,7 @@ def memory(
     if not eta.any():
         raise ValueError("lr = 0 at every step: must be > 0 somewhere, or no batch contributes")
     later = np.ones(T)
-    later[:-1] = np.cumprod(a[:0:-1])[::-1]
+    later[:-1] = np.cumprod(a[:0:-1], dtype=np.longdouble)[::-1]  # extended precision: rounding does not add up
     c = eta * later
     if beta > 0:
         # c̃_j = (1−β) Σ_{i≥j} β^{i−j} b_i c_i, a first-order recursion backwards in time.
@@ -141,7 +140,6 @@ def memory(
         init_share=float(later[0] * a[0]),
         effective_steps=float(c.sum() ** 2 / (c @ c)),
         period=_period(lost, 1.0),
-        rates=-np.log1p(-lost),
         lost=lost,
     )
 
@@ -181,7 +179,7 @@ def design_lr(weights: ArrayLike, *, weight_decay: ArrayLike, lr_first: float) -
     _check.below_one(first * lam[:1], np.array([first]), lam[:1], "lr · weight_decay")
     load = lam * w
     load[0] = w[0] / first
-    return w / np.cumsum(load)
+    return np.asarray(w / np.cumsum(load, dtype=np.longdouble), dtype=np.float64)
 
 
 def design_lr_tied(weights: ArrayLike, *, lr_first: float, weight_decay_first: float) -> tuple[Array, Array]:

@@ -30,8 +30,6 @@ class Forecast:
         weight_decay: weight decay.
         kept: a_t, the share of the weights that the step's decay keeps.
         init_norm: ‖w‖ before the first step.
-        momentum: averaging factor of the first moment, for the memory.
-        bias_correction: whether that average is bias-corrected.
     """
 
     norm: Array = field(repr=False)
@@ -41,8 +39,6 @@ class Forecast:
     weight_decay: Array = field(repr=False)
     kept: Array = field(repr=False)
     init_norm: float
-    momentum: float
-    bias_correction: bool
 
     @property
     def steps(self) -> int:
@@ -56,14 +52,8 @@ class Forecast:
 
     @cached_property
     def memory(self) -> Memory:
-        """What each batch contributes to the final weights."""
-        return memory(
-            lr=self.lr,
-            weight_decay=self.weight_decay,
-            kept=self.kept,
-            momentum=self.momentum,
-            bias_correction=self.bias_correction,
-        )
+        """What each step's update contributes to the final weights."""
+        return memory(lr=self.lr, weight_decay=self.weight_decay, kept=self.kept)
 
 
 def forecast(
@@ -165,8 +155,6 @@ def forecast(
         weight_decay=lam,
         kept=own_decay,
         init_norm=float(init_norm),
-        momentum=u.filter.p,
-        bias_correction=corrected,
     )
 
 

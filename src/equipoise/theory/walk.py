@@ -137,7 +137,7 @@ def _balance_cautious(u: Direction, R: Array, a: float, eta: float) -> tuple[flo
     for _ in range(2000):
         c, aligned = masked_alignment(x, q, R0, u.signed)
         phi = decayed_share(c)
-        kept, more = masked_split(x, q, R0, d, phi, aligned)
+        kept, more = masked_split(x, q, R0, d, phi, aligned, u.signed)
         new_x = -(eta + more) * float((kept**lags) @ R[1:])
         new_q = (eta**2 * R0 - 2 * eta * new_x + 2 * d * eta * aligned) / ((2 - d) * d * phi)
         done = abs(new_q / q - 1) + abs(new_x - x) / math.sqrt(q * R0) < 1e-13

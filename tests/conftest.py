@@ -1,0 +1,10 @@
+"""Test set-up: helpers beside the tests are importable by name, and property tests are deterministic."""
+
+import sys
+from pathlib import Path
+
+from hypothesis import settings
+
+sys.path.insert(0, str(Path(__file__).parent / "theory"))
+settings.register_profile("repeatable", derandomize=True, deadline=None)
+settings.load_profile("repeatable")
