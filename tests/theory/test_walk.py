@@ -114,16 +114,24 @@ def test_norm_note_closed_forms_against_the_recursion() -> None:
     assert float(effective_lr(far, weight_decay=0.0, **kwargs)) == pytest.approx(1 / math.sqrt(far), rel=1e-6)
 
 
-@pytest.mark.parametrize(("optimizer", "fraction"), [("adamw", 0.05), ("lion", 0.3), ("sgdm", 0.05)])
+@pytest.mark.parametrize(("optimizer", "fraction"), [("adamw", 0.05), ("lion", 0.3), ("sgdm", 0.05), ("adam_l2", 0.1)])
 def test_steps_to_equilibrium_against_the_forecast(optimizer: str, fraction: float) -> None:
     setting = {"lr": 1e-3, "weight_decay": 0.1}
-    steps = round(steps_to_equilibrium(optimizer, fraction=fraction, **setting))
     more = {"size": 512, "betas": (0.9, 0.95), "grad_norm": 20.0}
+    steps = round(steps_to_equilibrium(optimizer, fraction=fraction, size=512, grad_norm=20.0, **setting))
     end = stationary(optimizer, **setting, **more).norm
     wait = 300  # until momentum and v have forgotten that they started at zero
-    f = forecast(optimizer, init_norm=1.5 * end, steps=wait + steps, **setting, **more)
+    f = forecast(optimizer, init_norm=1.05 * end, steps=wait + steps, **setting, **more)
     gap = f.norm**2 - end**2
     assert gap[-1] / gap[-1 - steps] == pytest.approx(fraction, rel=0.15)
+
+
+def test_steps_to_equilibrium_under_a_schedule() -> None:
+    lr = np.linspace(2e-3, 1e-4, 40_000)
+    steps = round(steps_to_equilibrium("lion", lr=lr, weight_decay=0.1))
+    assert np.prod((1 - 0.1 * lr[:steps]) ** 2) <= 0.05 < np.prod((1 - 0.1 * lr[: steps - 1]) ** 2)
+    short = steps_to_equilibrium("lion", lr=lr[:100], weight_decay=0.1)
+    assert short == pytest.approx(-math.log(0.05) / (-2 * np.log1p(-0.1 * lr[:100]).mean()))
 
 
 @pytest.mark.parametrize(

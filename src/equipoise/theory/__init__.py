@@ -5,6 +5,7 @@
 - `bias_factor`: Adam's bias correction as a schedule.
 """
 
+from equipoise.theory import advice
 from equipoise.theory.bias import bias_factor, bias_slope, bias_turning_point, eps_factor, first_step
 from equipoise.theory.directions import DECAYS, OPTIMIZERS
 from equipoise.theory.divergence import gaussian_kl
@@ -26,6 +27,7 @@ __all__ = [
     "Forecast",
     "Memory",
     "Stationary",
+    "advice",
     "bias_factor",
     "bias_slope",
     "bias_turning_point",

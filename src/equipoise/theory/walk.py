@@ -226,40 +226,64 @@ def _small_step(u: Direction, eta: float, a: float, g2: float, *, cautious: bool
 def steps_to_equilibrium(
     optimizer: str,
     *,
-    lr: float,
-    weight_decay: float,
+    lr: ArrayLike,
+    weight_decay: ArrayLike,
     fraction: float = 0.05,
     decay: str = "lr",
     momentum: float = 0.9,
     coupled: bool | None = None,
     lr_max: float | None = None,
+    size: int | None = None,
+    grad_norm: float = 1.0,
 ) -> float:
     """Steps until only `fraction` of the gap between ‖w‖² and its equilibrium is left.
 
     A decoupled optimizer with updates of fixed size closes the gap in ‖w‖² by a² a step (norm note; RE Eq. 36):
-    t = ln(fraction) / (2 ln a). Where updates shrink as the weights grow (SGDM) it is ‖w‖⁴ that closes geometrically,
-    so near equilibrium the gap closes twice as fast; coupled L2 decays by ηλ/(1−α) a step (RE Eq. 44). Cautious decay
-    acts on about half of ‖w‖². Adam+L2 decays by ηλ/√v, which depends on the gradients: ask `forecast`.
+    Π a_i² = fraction, or t = ln(fraction)/(2 ln a). Where updates shrink as the weights grow (SGDM) it is ‖w‖⁴ that
+    closes geometrically, so near equilibrium the gap closes twice as fast; coupled L2 decays by ηλ/(1−α) a step (RE
+    Eq. 44). Adam+L2 decays by ηλ/√v, which grows with ‖w‖: 1.5 times as fast near equilibrium (needs `size` and
+    `grad_norm`). Cautious decay acts on about half of ‖w‖².
+
+    Args:
+        optimizer: one of `OPTIMIZERS`.
+        lr: learning rate, a number or one a step.
+        weight_decay: weight decay, a number or one a step.
+        fraction: the share of the gap that counts as closed.
+        decay: one of `DECAYS`.
+        momentum: averaging factor of SGDM.
+        coupled: L2 in the gradient, for SGDM.
+        lr_max: the η_max of corrected decay.
+        size: number of weights, for Adam+L2.
+        grad_norm: g̃, for Adam+L2.
+
+    Returns:
+        The number of steps; beyond the end of arrays it is carried on at their mean rate. Infinite without decay.
 
     >>> round(steps_to_equilibrium("adamw", lr=1e-3, weight_decay=0.1))
     14978
     """
     _check.choice("optimizer", optimizer, OPTIMIZERS)
     share = _check.number("fraction", fraction, low=0, high=1, open_low=True, open_high=True)
-    eta = _check.number("lr", lr, low=0)
-    lam = _check.number("weight_decay", weight_decay, low=0)
+    T = 1 if np.ndim(lr) == 0 and np.ndim(weight_decay) == 0 else _check.length(None, lr=lr, weight_decay=weight_decay)
+    eta, lam = _check.series("lr", lr, T, low=0), _check.series("weight_decay", weight_decay, T, low=0)
     alpha = _check.number("momentum", momentum, low=0, high=1, open_high=True)
-    if optimizer == "adam_l2":
-        raise ValueError("optimizer = 'adam_l2': its decay depends on the gradients; use forecast(...) instead")
-    a = float(kept_share(np.array([eta]), np.array([lam]), decay=decay, lr_max=lr_max)[0])
+    lost = 1 - kept_share(eta, lam, decay=decay, lr_max=lr_max)
+    if not lost.any():
+        return math.inf
     if decay == "cautious":
-        a = 1 - (1 - a) / 2
-    rate = -2 * math.log(a)
+        lost = lost / 2
+    faster = 1.0
     if optimizer == "sgdm":
-        if coupled or (coupled is None and decay == "lr"):
-            rate /= 1 - alpha
-        rate *= 2
-    return math.inf if rate == 0 else -math.log(share) / rate
+        faster = 2 / (1 - alpha) if coupled or (coupled is None and decay == "lr") else 2.0
+    elif optimizer == "adam_l2":
+        top = int(lost.argmax())
+        q = stationary("adam_l2", lr=eta[top], weight_decay=lam[top], size=size, grad_norm=grad_norm).norm ** 2
+        faster = 1.5 / math.sqrt((grad_norm**2 / q + lam[top] ** 2 * q) / (size or 1))
+    closed = np.cumsum(-2 * faster * np.log1p(-lost))
+    wanted = -math.log(share)
+    if T == 1 or closed[-1] < wanted:
+        return T * wanted / float(closed[-1])
+    return float(np.searchsorted(closed, wanted) + 1)
 
 
 def norm_over_time(steps: ArrayLike, *, lr: float, weight_decay: float, update_norm: float, init_norm: float) -> Array:

@@ -1,0 +1,204 @@
+"""The `equipoise` command: parse, call, print. Everything heavy is imported by the command that needs it."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+app = typer.Typer(
+    help="See, plan and control what learning rate and weight decay really do to every layer.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+)
+
+RUN = "Run"
+OPTIMIZER = "Optimizer"
+OUTPUT = "Output"
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        from equipoise._version import __version__
+
+        typer.echo(f"equipoise {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and leave.")
+    ] = False,
+) -> None:
+    pass
+
+
+@app.command()
+def plan(
+    file: Annotated[Path | None, typer.Argument(help="A setting as a TOML file, instead of flags.")] = None,
+    optimizer: Annotated[
+        str,
+        typer.Option(
+            help="adamw, adam, adam_l2, sgdm, lion, muon, signsgdm, rmsprop, adam_nested or ngd.",
+            rich_help_panel=OPTIMIZER,
+        ),
+    ] = "adamw",
+    lr: Annotated[float | None, typer.Option(help="Learning rate at the peak.", rich_help_panel=OPTIMIZER)] = None,
+    wd: Annotated[
+        float | None, typer.Option("--wd", "--weight-decay", help="Weight decay.", rich_help_panel=OPTIMIZER)
+    ] = None,
+    beta1: Annotated[
+        float, typer.Option("--beta1", "--momentum", help="First averaging factor.", rich_help_panel=OPTIMIZER)
+    ] = 0.9,
+    beta2: Annotated[float, typer.Option(help="Second averaging factor.", rich_help_panel=OPTIMIZER)] = 0.999,
+    nesterov: Annotated[bool, typer.Option("--nesterov", help="Nesterov momentum.", rich_help_panel=OPTIMIZER)] = False,
+    decay: Annotated[
+        str, typer.Option(help="lr (as torch), independent, corrected or cautious.", rich_help_panel=OPTIMIZER)
+    ] = "lr",
+    lr_max: Annotated[
+        float | None, typer.Option(help="Largest lr, for corrected decay.", rich_help_panel=OPTIMIZER)
+    ] = None,
+    steps: Annotated[int | None, typer.Option(help="Optimizer steps.", rich_help_panel=RUN)] = None,
+    schedule: Annotated[
+        str,
+        typer.Option(
+            help="constant, cosine, linear, wsd, inverse_sqrt, exponential, polynomial, one_cycle, equal_memory, …",
+            rich_help_panel=RUN,
+        ),
+    ] = "constant",
+    warmup: Annotated[int, typer.Option(help="Steps of linear warmup.", rich_help_panel=RUN)] = 0,
+    final: Annotated[
+        float | None,
+        typer.Option(help="Last lr as a share of the peak (0.1 where the schedule has an end).", rich_help_panel=RUN),
+    ] = None,
+    batch_size: Annotated[int | None, typer.Option(help="Samples a step.", rich_help_panel=RUN)] = None,
+    dataset_size: Annotated[
+        int | None, typer.Option(help="Samples in the data, for epochs.", rich_help_panel=RUN)
+    ] = None,
+    tokens_per_sample: Annotated[int | None, typer.Option(help="Tokens in a sample.", rich_help_panel=RUN)] = None,
+    parameters: Annotated[int | None, typer.Option(help="Parameters of the model.", rich_help_panel=RUN)] = None,
+    shape: Annotated[
+        list[str] | None, typer.Option(help="Shape of a weight, as 4096x1024; may be repeated.", rich_help_panel=RUN)
+    ] = None,
+    init_rms: Annotated[
+        float | None,
+        typer.Option(help="RMS of the initial weights (torch's default of a linear layer).", rich_help_panel=RUN),
+    ] = None,
+    timescale: Annotated[
+        float | None,
+        typer.Option(help="Choose the weight decay that gives this timescale in steps.", rich_help_panel=OPTIMIZER),
+    ] = None,
+    compare: Annotated[
+        list[Path] | None,
+        typer.Option(help="Another TOML file to lay beside; may be repeated.", rich_help_panel=OUTPUT),
+    ] = None,
+    json: Annotated[
+        bool, typer.Option("--json", help="Print JSON (docs/plan.md has the schema).", rich_help_panel=OUTPUT)
+    ] = False,
+    toml: Annotated[
+        bool, typer.Option("--toml", help="Print the setting as TOML and leave.", rich_help_panel=OUTPUT)
+    ] = False,
+) -> None:
+    """What these settings will do over the run, and what is odd about them.
+
+    [dim]equipoise plan --optimizer adamw --lr 3e-4 --wd 0.1 --steps 20000 --schedule cosine --warmup 500[/dim]
+    """
+    from equipoise.planner import Setting, Tensor, plan_setting, read_setting, write_setting
+    from equipoise.theory import advice
+
+    if file is not None:
+        setting = read_setting(file)
+    elif compare and lr is None and steps is None:
+        setting, compare = read_setting(compare[0]), compare[1:]
+        file = None
+    else:
+        missing = [flag for flag, value in (("--lr", lr), ("--steps", steps)) if value is None]
+        if missing:
+            raise ValueError(f"{' and '.join(missing)} must be given, or a TOML file (see equipoise plan --help)")
+        assert lr is not None
+        assert steps is not None
+        if wd is None:
+            wd = advice.weight_decay_for(timescale, lr=lr) if timescale is not None else 0.0
+        elif timescale is not None:
+            raise ValueError("--timescale chooses the weight decay: leave out --wd")
+        setting = Setting.make(
+            optimizer=optimizer, lr=lr, weight_decay=wd, betas=(beta1, beta2), nesterov=nesterov, decay=decay,
+            lr_max=lr_max, steps=steps, schedule=schedule, warmup=warmup, final=final, batch_size=batch_size,
+            dataset_size=dataset_size, tokens_per_sample=tokens_per_sample, parameters=parameters,
+            tensors=tuple(Tensor(name=s, shape=_shape(s), init_rms=init_rms) for s in shape or ()),
+        )  # fmt: skip
+    if toml:
+        typer.echo(write_setting(setting), nl=False)
+        return
+    made = plan_setting(setting)
+    if compare:
+        first = file.stem if file is not None else "this"
+        plans = [(first, made), *((p.stem, plan_setting(read_setting(p))) for p in compare)]
+        _print_json({name: p.to_dict() for name, p in plans}) if json else _print(_comparison(plans))
+    elif json:
+        _print_json(made.to_dict())
+    else:
+        _print(made)
+
+
+@app.command()
+def transfer(
+    file: Annotated[Path, typer.Argument(help="The tuned setting as a TOML file.")],
+    steps: Annotated[int | None, typer.Option(help="New number of steps.")] = None,
+    batch_size: Annotated[int | None, typer.Option(help="New batch size.")] = None,
+    dataset_size: Annotated[int | None, typer.Option(help="New size of the data, epochs kept.")] = None,
+    width_factor: Annotated[float, typer.Option(help="New width over old width.")] = 1.0,
+    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Move a tuned setting to other steps, batch, data or width, by every rule that speaks to it."""
+    from equipoise.planner import read_setting
+    from equipoise.planner import transfer as move
+    from equipoise.planner.show import render_transfer
+
+    moved = move(
+        read_setting(file), steps=steps, batch_size=batch_size, dataset_size=dataset_size, width_factor=width_factor
+    )
+    _print_json(moved.to_dict()) if json else _print(render_transfer(moved))
+
+
+def _comparison(plans: Any) -> Any:
+    from equipoise.planner.show import render_comparison
+
+    return render_comparison(plans)
+
+
+def _shape(text: str) -> tuple[int, ...]:
+    try:
+        return tuple(int(part) for part in text.lower().replace("×", "x").split("x"))
+    except ValueError:
+        raise ValueError(f"--shape = {text!r}: must be whole numbers with x between them, as 4096x1024") from None
+
+
+def _print(what: Any) -> None:
+    from rich.console import Console
+
+    Console().print(what)
+
+
+def _print_json(data: Any) -> None:
+    import json
+
+    typer.echo(json.dumps(data, indent=2))
+
+
+def main() -> None:
+    """Run the command; what is wrong with the input is one line and exit code 2."""
+    try:
+        app()
+    except ValueError as error:
+        typer.echo(f"equipoise: {error}", err=True)
+        sys.exit(2)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,36 @@
+"""One thing that a person should know, with its evidence: the type that plan's warnings and watch's diagnoses share."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+SEVERITIES = ("error", "warning", "info")
+"""How bad: the run cannot work, the run is likely worse than it could be, or merely good to know."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What is wrong, where, why, and what to do.
+
+    Attributes:
+        code: its section in docs/findings.md.
+        severity: one of `SEVERITIES`.
+        where: the group, tensor or step that it is about.
+        evidence: what was computed or measured.
+        expected: what would be usual.
+        advice: what to do.
+        source: where the expectation is from.
+    """
+
+    code: str
+    severity: str
+    where: str
+    evidence: str
+    expected: str
+    advice: str
+    source: str
+
+    def to_dict(self) -> dict[str, Any]:
+        """As plain data for JSON."""
+        return asdict(self)

@@ -1,0 +1,414 @@
+"""What to look for in a setting before it runs. Each check is a function that yields findings, each has a section in
+docs/findings.md under its code, and a healthy setting passes all of them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from equipoise.planner.finding import SEVERITIES, Finding
+from equipoise.theory import advice, bias_factor, first_step
+
+if TYPE_CHECKING:
+    from equipoise.planner.plan import Plan
+
+Check = Callable[["Plan"], Iterator[Finding]]
+
+WANG = "Wang & Aitchison 2024, arXiv 2405.13698"
+RE = "Kosson et al., Rotational Equilibrium, arXiv 2305.17212"
+SU = "Su, weight decay and learning rate from a moving-average perspective"
+
+
+def check_overshoot(plan: Plan) -> Iterator[Finding]:
+    """λη ≥ 1: a step's decay takes the whole weight or more."""
+    for i, g in enumerate(plan.setting.groups):
+        lost = plan.setting.decay_per_step(i)
+        if (worst := float(lost.max())) >= 1:
+            yield Finding(
+                "decay-overshoot",
+                "error",
+                _group(plan, i),
+                f"decay takes {worst:.3g} of the weights at step {int(lost.argmax()) + 1}",
+                "less than 1, usually below 0.01",
+                f"lower lr or weight_decay: at lr = {g.lr:g}, weight_decay must be below {1 / g.lr:.3g}"
+                if g.lr
+                else "lower weight_decay",
+                "THEORY 1: a = 1 − lr·wd must be positive",
+            )
+
+
+def check_zero_lr(plan: Plan) -> Iterator[Finding]:
+    """Lr is 0 at the first or the last step, usually by an off-by-one."""
+    for i in range(len(plan.setting.groups)):
+        lr = plan.setting.lr(i)
+        if not lr.any():
+            yield Finding(
+                "lr-zero",
+                "error",
+                _group(plan, i),
+                "lr is 0 at every step",
+                "an lr above 0",
+                "set lr, or leave the group out of the optimizer",
+                "a group with lr 0 does not train",
+            )
+            continue
+        for step, where in ((0, "first"), (-1, "last")):
+            if lr[step] == 0 and len(lr) > 1:
+                yield Finding(
+                    f"lr-zero-{where}",
+                    "warning" if step == 0 else "info",
+                    f"{_group(plan, i)}, {where} step",
+                    f"lr is 0 at the {where} step",
+                    "an lr above 0 at every step",
+                    "a step with lr 0 spends a batch and learns nothing: let warmup start at peak/warmup"
+                    if step == 0
+                    else "a step with lr 0 spends a batch and learns nothing: end at a small lr, or one step later",
+                    "steps count from 1: the first step of a warmup over W is peak/W",
+                )
+
+
+def check_timescale(plan: Plan) -> Iterator[Finding]:
+    """Memory far longer than the run, or shorter than an epoch."""
+    for i in _decaying_groups(plan):
+        folds = float(-np.log1p(-plan.setting.decay_per_step(i)).sum())
+        steps, g = plan.setting.steps, plan.setting.groups[i]
+        share = math.exp(-folds)
+        if share > 0.05:
+            target = g.weight_decay * 3 / folds
+            yield Finding(
+                "init-share",
+                "warning",
+                _group(plan, i),
+                f"{share:.1%} of the initial weights is left after {steps} steps (decay adds up to {folds:.2g})",
+                "below 5 %: decay that adds up to 3 or more",
+                f"raise weight_decay to about {target:.2g}, or lr, or train {3 / folds:.1f}× as long",
+                SU,
+            )
+        if folds < 1 / 3:
+            yield Finding(
+                "timescale-long",
+                "warning",
+                _group(plan, i),
+                f"the timescale is {steps / folds:,.0f} steps, {1 / folds:.1f}× the run",
+                "no more than the run (the number of epochs)",
+                f"weight_decay of about {g.weight_decay / folds:.2g} puts it at the length of the run",
+                WANG,
+            )
+        per_epoch = plan.setting.steps_per_epoch
+        if per_epoch is not None and steps > per_epoch and steps / folds < per_epoch / 2:
+            epochs = steps / folds / per_epoch
+            yield Finding(
+                "timescale-short",
+                "warning",
+                _group(plan, i),
+                f"the timescale is {epochs:.2g} epochs ({steps / folds:,.0f} steps)",
+                "at least one epoch, so that every sample is remembered",
+                f"weight_decay of about {g.weight_decay * epochs:.2g} puts it at one epoch",
+                WANG,
+            )
+        if per_epoch is None or steps <= per_epoch:
+            yield from _single_epoch_short(plan, i, folds)
+
+
+def _single_epoch_short(plan: Plan, i: int, folds: float) -> Iterator[Finding]:
+    if folds > 50:
+        g = plan.setting.groups[i]
+        yield Finding(
+            "timescale-short",
+            "warning",
+            _group(plan, i),
+            f"the timescale is {plan.setting.steps / folds:,.0f} steps, {1 / folds:.1%} of the run",
+            "2 % of the run or more in a single pass, or most of the data is forgotten",
+            f"weight_decay of about {g.weight_decay * 5 / folds:.2g} puts it at a fifth of the run",
+            SU,
+        )
+
+
+def check_power_lines(plan: Plan) -> Iterator[Finding]:
+    """τ far from Power Lines' law, where tokens and parameters are known."""
+    s = plan.setting
+    if s.tokens_per_sample is None or s.batch_size is None or s.parameters is None:
+        return
+    tokens = s.steps * s.batch_size * s.tokens_per_sample
+    wanted = advice.power_lines_timescale(tokens, s.parameters)
+    rule = advice.RULES["power-lines"]
+    for i in _decaying_groups(plan):
+        g = s.groups[i]
+        if g.optimizer not in ("adam", "adamw"):
+            continue
+        tau = 1 / (float(s.decay_per_step(i).max()) * s.steps)
+        if not 1 / 5 < tau / wanted < 5:
+            yield Finding(
+                "timescale-power-lines",
+                "warning",
+                _group(plan, i),
+                f"τ = batch/(lr·wd·tokens) = {tau:.3g} of the run at peak lr, {tokens / s.parameters:.3g} tokens a parameter",
+                f"about {wanted:.3g} (fitted on {rule.fitted})",
+                f"weight_decay of about {g.weight_decay * tau / wanted:.2g}",
+                rule.source,
+            )
+
+
+def check_transient(plan: Plan) -> Iterator[Finding]:
+    """The run ends before the norm has reached equilibrium, or rotates too fast on the way there."""
+    seen: set[int] = set()
+    for t in plan.tensors:
+        if not t.tensor.rotates or t.forecast is None or t.equilibrium is None or t.tensor.group in seen:
+            continue
+        steps = plan.setting.steps
+        if math.isfinite(t.equilibrium.norm) and t.steps_to_reach is not None and t.steps_to_reach > steps:
+            seen.add(t.tensor.group)
+            yield Finding(
+                "run-shorter-than-transient",
+                "warning",
+                t.tensor.name,
+                f"norm reaches equilibrium after about {t.steps_to_reach:,.0f} steps, the run has {steps:,}",
+                "within the first half of the run",
+                "effective step sizes follow the initial norm, not the schedule: raise lr·weight_decay, "
+                "start nearer to the equilibrium norm, or use a rotational optimizer",
+                f"{RE}, section 3",
+            )
+
+
+def check_fast_rotation(plan: Plan) -> Iterator[Finding]:
+    """Rotation early in the run far above what equilibrium has at the same lr: warmup is missing or short."""
+    worst: tuple[float, Plan] | None = None
+    for t in plan.tensors:
+        if not t.tensor.rotates or t.forecast is None or t.equilibrium is None or t.equilibrium.rotation == 0:
+            continue
+        early = t.forecast.rotation[: max(2, plan.setting.steps // 10)]
+        ratio = float(early.max()) / t.equilibrium.rotation
+        if ratio > 5 and (worst is None or ratio > worst[0]):
+            worst = (ratio, plan)
+            where, step = t.tensor.name, int(early.argmax()) + 1
+            wanted = t.equilibrium.norm / math.sqrt(t.tensor.size)
+    if worst is not None:
+        yield Finding(
+            "transient-too-fast",
+            "warning",
+            f"{where}, step {step}",  # pyright: ignore[reportPossiblyUnboundVariable]
+            f"weights turn {worst[0]:.1f}× as fast as in equilibrium at peak lr",
+            "less than 5×",
+            f"warm up for longer, or start with larger weights (equilibrium RMS is {wanted:.3g})",  # pyright: ignore[reportPossiblyUnboundVariable]
+            f"{RE}, section 3, Need for Learning Rate Warmup",
+        )
+
+
+def check_no_decay(plan: Plan) -> Iterator[Finding]:
+    """Rotating weights without decay: the norm grows for ever."""
+    s = plan.setting
+    for i, g in enumerate(s.groups):
+        if g.weight_decay == 0 and g.lr > 0 and any(t.group == i and t.rotates for t in s.tensors):
+            yield Finding(
+                "no-decay",
+                "info",
+                _group(plan, i),
+                "weight_decay is 0: the norm grows and the effective learning rate falls as 1/√t",
+                "a weight decay above 0 on matrices",
+                f"weight_decay of about {3 / (g.lr * s.steps):.2g} would forget 95 % of the initial weights",
+                "norm note, Weight Decay Controls The Effective Learning Rate",
+            )
+
+
+def check_decay_on_gains(plan: Plan) -> Iterator[Finding]:
+    """Weight decay on gains and biases, which have no scale invariance to make it harmless."""
+    s = plan.setting
+    for i, g in enumerate(s.groups):
+        names = [t.name for t in s.tensors if t.group == i and not t.rotates]
+        if g.weight_decay > 0 and names:
+            shown = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+            yield Finding(
+                "decay-on-gains",
+                "warning",
+                shown,
+                f"gains and biases decay with weight_decay = {g.weight_decay:g}",
+                "no decay on gains and biases",
+                "put them into a group of their own with weight_decay=0",
+                f"{RE}, appendix C.2",
+            )
+
+
+def check_schedule_end(plan: Plan) -> Iterator[Finding]:
+    """The schedule was made for another number of steps."""
+    s = plan.setting
+    end = s.schedule.end
+    if end is not None and end != s.steps:
+        last = s.lr(s.main_group)[-1]
+        yield Finding(
+            "schedule-end",
+            "warning",
+            f"step {min(end, s.steps):,}",
+            f"the schedule ends at step {end:,}, the run at step {s.steps:,} (lr {last:.3g} there)",
+            "both at the same step",
+            f"make the schedule for {s.steps:,} steps",
+            "a schedule cut short never cools down; one that ends early trains on at its last value",
+        )
+
+
+def check_jump(plan: Plan) -> Iterator[Finding]:
+    """Lr falls to a much smaller value within one step."""
+    lr = plan.setting.lr(plan.setting.main_group)
+    if len(lr) < 3:
+        return
+    with np.errstate(divide="ignore", invalid="ignore"):
+        ratio = np.where(lr[:-1] > 0, lr[1:] / lr[:-1], 1.0)[:-1]
+    step = int(ratio.argmin())
+    # A drop of a step schedule is meant; a jump that follows a slide is an end that was cut off.
+    sliding = step > 0 and lr[step] < lr[step - 1]
+    if len(ratio) and ratio[step] < 0.5 and sliding and lr[step] > 0.01 * lr.max():
+        yield Finding(
+            "lr-jump",
+            "warning",
+            f"step {step + 2:,}",
+            f"lr falls from {lr[step]:.3g} to {lr[step + 1]:.3g} within one step",
+            "a slide that meets its last value",
+            "let the schedule fall to that value instead of cutting it off there",
+            "a decay towards 0 clipped at a minimum, or a decay made for more steps",
+        )
+
+
+def check_corrected(plan: Plan) -> Iterator[Finding]:
+    """Corrected decay λη²/η_max with an η_max that is not the run's largest lr."""
+    for i, g in enumerate(plan.setting.groups):
+        if g.decay != "corrected" or g.lr_max is None:
+            continue
+        top = float(plan.setting.lr(i).max())
+        if abs(g.lr_max / top - 1) > 0.01:
+            yield Finding(
+                "corrected-lr-max",
+                "warning",
+                _group(plan, i),
+                f"corrected decay divides by lr_max = {g.lr_max:g}, the largest lr is {top:g}",
+                "the same value",
+                f"set lr_max = {top:g}, or leave it out",
+                "AdamC, arXiv 2506.02285",
+            )
+
+
+def check_bias_correction(plan: Plan) -> Iterator[Finding]:
+    """Bias correction that acts as a warmup of its own, or its absence as a kick."""
+    s = plan.setting
+    for i, g in enumerate(s.groups):
+        if g.optimizer not in ("adam", "adamw", "adam_l2", "adam_nested"):
+            continue
+        if g.bias_correction is False:
+            size = first_step(g.betas, bias_correction=False)
+            if size > 1.5 and s.warmup < 10:
+                yield Finding(
+                    "bias-kick",
+                    "warning",
+                    _group(plan, i),
+                    f"without bias correction the first step is {size:.2g}× as large as with it",
+                    "a first step of about lr",
+                    "turn bias correction on, or warm up",
+                    "thesis ch. 4, the four first steps",
+                )
+            continue
+        quiet = int((bias_factor(np.arange(1, min(s.steps, 100_000) + 1), g.betas) < 0.9).sum())
+        if s.warmup == 0 and quiet > 0.2 * s.steps and s.steps > 10:
+            low = float(bias_factor(np.arange(1, s.steps + 1), g.betas).min())
+            yield Finding(
+                "bias-warmup",
+                "info",
+                _group(plan, i),
+                f"bias correction with betas {g.betas} multiplies lr·m/√v by as little as {low:.2f}, and by less than "
+                f"0.9 for {quiet:,} of {s.steps:,} steps",
+                "a short part of the run",
+                f"it is a hidden schedule: choose beta2 below {1 - 10 / s.steps:.4g} or warm up on purpose",
+                "thesis 4.1",
+            )
+
+
+def check_momentum(plan: Plan) -> Iterator[Finding]:
+    """Decay as fast as the momentum's own average."""
+    for i, g in enumerate(plan.setting.groups):
+        lost = float(plan.setting.decay_per_step(i).max())
+        beta = 0.0 if g.optimizer in ("rmsprop", "ngd") else g.betas[1] if g.optimizer == "lion" else g.betas[0]
+        if lost < 1 and beta > 0 and lost > 0.5 * (1 - beta):
+            yield Finding(
+                "decay-faster-than-momentum",
+                "warning",
+                _group(plan, i),
+                f"decay takes {lost:.3g} a step, momentum averages over 1 − β = {1 - beta:.3g}",
+                "lr·wd far below 1 − β",
+                "lower lr·weight_decay or momentum: weights forget gradients before momentum has delivered them",
+                "THEORY 1: RE's Table 1 is off by tens of per cent here",
+            )
+
+
+def check_l2(plan: Plan) -> Iterator[Finding]:
+    """Adam with L2: rotation depends on each neuron's gradient size."""
+    for i, g in enumerate(plan.setting.groups):
+        if g.optimizer == "adam_l2" and g.weight_decay > 0:
+            yield Finding(
+                "adam-l2",
+                "warning",
+                _group(plan, i),
+                "weight_decay is added to the gradient and divided by √v",
+                "decoupled decay",
+                "use AdamW: with L2 neurons rotate at speeds that depend on the size of their gradients",
+                f"{RE}, appendix I",
+            )
+
+
+def check_low_precision(plan: Plan) -> Iterator[Finding]:
+    """Updates smaller than half a unit in the last place of bfloat16 or float16 weights."""
+    units = {"bfloat16": 2.0**-8, "float16": 2.0**-11}
+    for t in plan.tensors:
+        if t.tensor.dtype not in units or t.forecast is None or not t.tensor.rotates:
+            continue
+        relative = t.forecast.update / np.concatenate([[t.forecast.init_norm], t.forecast.norm[:-1]])
+        share = float(np.mean(relative < units[t.tensor.dtype] / 2))
+        if share > 0.1:
+            yield Finding(
+                "update-lost",
+                "warning",
+                t.tensor.name,
+                f"at {share:.0%} of the steps a typical update is below half a unit of {t.tensor.dtype}",
+                f"relative updates above {units[t.tensor.dtype] / 2:.1g}",
+                "keep a float32 copy of the weights, or round stochastically: plain rounding loses the update",
+                "THEORY 7: bf16 weights lose small rotations",
+            )
+
+
+CHECKS: tuple[Check, ...] = (
+    check_overshoot,
+    check_zero_lr,
+    check_timescale,
+    check_power_lines,
+    check_transient,
+    check_fast_rotation,
+    check_no_decay,
+    check_decay_on_gains,
+    check_schedule_end,
+    check_jump,
+    check_corrected,
+    check_bias_correction,
+    check_momentum,
+    check_l2,
+    check_low_precision,
+)
+"""Every check, in the order that findings of one severity are shown in."""
+
+
+def find(plan: Plan) -> tuple[Finding, ...]:
+    """All findings about a plan, the worst first."""
+    found = [f for check in CHECKS for f in check(plan)]
+    return tuple(sorted(found, key=lambda f: SEVERITIES.index(f.severity)))
+
+
+def _group(plan: Plan, i: int) -> str:
+    name = plan.setting.groups[i].name
+    return name or ("all parameters" if len(plan.setting.groups) == 1 else f"group {i}")
+
+
+def _decaying_groups(plan: Plan) -> Iterator[int]:
+    s = plan.setting
+    for i in range(len(s.groups)):
+        lost = s.decay_per_step(i)
+        if 0 < lost.max() < 1 and any(t.group == i and t.rotates for t in s.tensors):
+            yield i

@@ -1,0 +1,125 @@
+"""Read a `Setting` off a live model and torch optimizer. The one file of the planner that knows torch objects."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+from equipoise.planner.setting import Group, Tensor
+
+if TYPE_CHECKING:
+    import torch
+
+
+def read_optimizer(
+    model: torch.nn.Module | None, optimizer: torch.optim.Optimizer
+) -> tuple[tuple[Group, ...], tuple[Tensor, ...], tuple[str, ...]]:
+    """Groups, tensors and assumptions of an optimizer; the model, where given, names its tensors.
+
+    Any `torch.optim` optimizer works, fused and foreach too; one that theory does not know is read as the nearest
+    that it does, and the assumption is stated.
+    """
+    inner = getattr(optimizer, "optimizer", optimizer)  # accelerate and others wrap the one that steps
+    if not hasattr(inner, "param_groups"):
+        raise ValueError(f"optimizer = {type(optimizer).__name__}: must be a torch optimizer with param_groups")
+    names, kinds = _names(model)
+    groups: list[Group] = []
+    tensors: dict[tuple[Any, ...], Tensor] = {}
+    assumptions: list[str] = []
+    for i, group in enumerate(inner.param_groups):
+        read, notes = _group(type(inner), group)
+        groups.append(read)
+        assumptions += [n for n in notes if n not in assumptions]
+        for j, p in enumerate(group["params"]):
+            name = names.get(id(p), f"group {i}, parameter {j}")
+            tensor = _tensor(name, p, kinds.get(id(p)), i, group if read.optimizer == "muon" else {})
+            rounded = None if tensor.init_rms is None else float(f"{tensor.init_rms:.1e}")
+            key = (tensor.shape, tensor.kind, i, tensor.dtype, rounded)
+            seen = tensors.get(key)
+            tensors[key] = tensor if seen is None else _with_count(seen)
+    return tuple(groups), tuple(tensors.values()), tuple(assumptions)
+
+
+def _names(model: Any) -> tuple[dict[int, str], dict[int, str]]:
+    names: dict[int, str] = {}
+    kinds: dict[int, str] = {}
+    if model is None:
+        return names, kinds
+    for module_name, module in model.named_modules():
+        for short, p in module.named_parameters(recurse=False):
+            names.setdefault(id(p), f"{module_name}.{short}" if module_name else short)
+            if "Embedding" in type(module).__name__:
+                kinds[id(p)] = "embedding"
+    return names, kinds
+
+
+def _tensor(name: str, p: torch.Tensor, kind: str | None, group: int, muon: dict[str, Any]) -> Tensor:
+    if kind is None:
+        kind = "matrix" if p.ndim >= 2 else "bias" if name.endswith("bias") else "gain"
+    rms = None if p.is_meta or p.numel() == 0 else p.detach().float().square().mean().sqrt().item()
+    shape = tuple(p.shape)
+    return Tensor(
+        name=name,
+        shape=shape,
+        kind=kind,
+        init_rms=rms,
+        group=group,
+        dtype=str(p.dtype).removeprefix("torch."),
+        update_scale=_muon_scale(shape, muon) if muon else 1.0,
+    )
+
+
+def _muon_scale(shape: tuple[int, ...], group: dict[str, Any]) -> float:
+    """How torch.optim.Muon scales lr by shape: √max(1, rows/columns), or 0.2·√max(rows, columns) to match AdamW."""
+    rows, columns = shape[0], math.prod(shape[1:])
+    if group.get("adjust_lr_fn") == "match_rms_adamw":
+        return 0.2 * math.sqrt(max(rows, columns))
+    return math.sqrt(max(1.0, rows / columns))
+
+
+def _with_count(tensor: Tensor) -> Tensor:
+    from dataclasses import replace
+
+    return replace(tensor, count=tensor.count + 1)
+
+
+def _group(kind: type, group: dict[str, Any]) -> tuple[Group, list[str]]:
+    """One parameter group in theory's words."""
+    name, notes = kind.__name__, []
+    lr, wd = float(group.get("lr", 1e-3)), float(group.get("weight_decay", 0.0) or 0.0)
+    betas = tuple(float(b) for b in group["betas"][:2]) if "betas" in group else (0.9, 0.999)
+    momentum = float(group.get("momentum", 0.0) or 0.0)
+    fields: dict[str, Any] = {"betas": betas}
+    lowered = name.lower()
+    if lowered in ("adamw", "adam"):
+        decoupled = lowered == "adamw" or group.get("decoupled_weight_decay", False)
+        optimizer = "adamw" if decoupled else "adam_l2" if wd > 0 else "adam"
+    elif lowered == "sgd":
+        optimizer = "sgdm"
+        fields = {"betas": (momentum, 0.999), "nesterov": bool(group.get("nesterov"))}
+        if group.get("dampening"):
+            notes.append(f"SGD's dampening = {group['dampening']:g} is read as a smaller lr after the first step")
+            lr *= 1 - float(group["dampening"])
+    elif lowered == "rmsprop":
+        optimizer, fields = "rmsprop", {"betas": (0.0, float(group.get("alpha", 0.99)))}
+        if momentum or group.get("centered"):
+            notes.append("RMSprop is read without its momentum and centring")
+        if wd:
+            notes.append("RMSprop's L2 is read as decoupled decay")
+    elif lowered == "muon":
+        optimizer = "muon"
+        fields = {"betas": (momentum, 0.999), "nesterov": bool(group.get("nesterov"))}
+    elif "lion" in lowered:
+        optimizer = "lion"
+    elif "sign" in lowered:
+        optimizer, fields = "signsgdm", {"betas": (momentum or betas[0], 0.999)}
+    elif "betas" in group:
+        optimizer = "adamw"
+        notes.append(f"{name} is not known to the theory: read as AdamW with its lr, weight_decay and betas")
+    else:
+        optimizer, fields = "sgdm", {"betas": (momentum, 0.999)}
+        notes.append(f"{name} is not known to the theory: read as SGD with its lr, weight_decay and momentum")
+    if "eps" in group and isinstance(group["eps"], float):
+        fields["eps"] = group["eps"]
+    label = str(group.get("name", ""))
+    return Group(optimizer=optimizer, lr=lr, weight_decay=wd, name=label, **fields), notes

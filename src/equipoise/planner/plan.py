@@ -1,0 +1,285 @@
+"""`eq.plan`: what a setting will do over the run, before it runs, and what is odd about it."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from equipoise.planner.finding import Finding
+from equipoise.planner.setting import Group, Setting, Tensor
+from equipoise.schedules import Schedule
+from equipoise.theory import Forecast, Memory, Stationary, forecast, memory, stationary, steps_to_equilibrium
+
+if TYPE_CHECKING:
+    import torch
+
+SCHEMA = "equipoise.plan/1"
+"""Version of the JSON that `Plan.to_dict` gives; the number rises when a field changes its meaning or goes."""
+
+REACHED = 0.05
+"""The share of the initial gap in ‖w‖² at which equilibrium counts as reached."""
+
+
+@dataclass(frozen=True)
+class TensorPlan:
+    """What one kind of tensor will do.
+
+    Attributes:
+        tensor: the tensor.
+        forecast: norm, rotation and update size at every step; None where decay overshoots.
+        equilibrium: where the largest lr would take it; None where decay overshoots.
+        steps_to_reach: steps until 5 % of the initial gap in ‖w‖² is left, beyond the run at its mean rate; None
+            without decay.
+    """
+
+    tensor: Tensor
+    forecast: Forecast | None
+    equilibrium: Stationary | None
+    steps_to_reach: float | None
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A setting, and what it will do.
+
+    Attributes:
+        setting: what the plan is of.
+        tensors: what each kind of tensor will do.
+        memory: what each step contributes to the final weights of the main group; None where decay overshoots.
+    """
+
+    setting: Setting
+    tensors: tuple[TensorPlan, ...] = field(repr=False)
+    memory: Memory | None = field(repr=False)
+
+    @cached_property
+    def findings(self) -> tuple[Finding, ...]:
+        """What is odd about the setting, the worst first."""
+        from equipoise.planner.findings import find
+
+        return find(self)
+
+    @property
+    def main(self) -> TensorPlan:
+        """The rotating tensor with the most weights, or the largest of all."""
+        return max(self.tensors, key=lambda t: (t.tensor.rotates, t.tensor.size * t.tensor.count))
+
+    @property
+    def timescale_steps(self) -> float:
+        """Steps over which memory falls to 1/e; infinite without decay."""
+        return math.inf if self.memory is None else self.memory.period
+
+    def to_dict(self) -> dict[str, Any]:
+        """The plan as plain data: the schema of `equipoise plan --json`, described in docs/plan.md."""
+        s, m = self.setting, self.memory
+        per_epoch = s.steps_per_epoch
+        tokens = None if s.tokens_per_sample is None or s.batch_size is None else s.batch_size * s.tokens_per_sample
+        time = self.timescale_steps
+        return {
+            "schema": SCHEMA,
+            "steps": s.steps,
+            "timescale_steps": _finite(time),
+            "timescale_epochs": None if per_epoch is None else _finite(time / per_epoch),
+            "timescale_tokens": None if tokens is None else _finite(time * tokens),
+            "init_share": None if m is None else m.init_share,
+            "effective_steps": None if m is None else m.effective_steps,
+            "contribution_by_tenth": None if m is None else m.parts(10).tolist(),
+            "equilibrium": _equilibrium(self.main),
+            "tensors": [_tensor(t) for t in self.tensors],
+            "lr": {"first": _at(s, 0), "peak": float(s.lr(s.main_group).max()), "last": _at(s, -1)},
+            "findings": [f.to_dict() for f in self.findings],
+            "assumptions": list(s.assumptions),
+        }
+
+    def show(self) -> None:
+        """Print the plan, as `equipoise plan` does."""
+        from rich.console import Console
+
+        Console().print(self)
+
+    def __rich__(self) -> Any:
+        from equipoise.planner.show import render
+
+        return render(self)
+
+    def __str__(self) -> str:
+        from rich.console import Console
+
+        console = Console(width=100, no_color=True)
+        with console.capture() as captured:
+            console.print(self)
+        return captured.get()
+
+
+def plan(
+    model: torch.nn.Module | None = None,
+    optimizer: torch.optim.Optimizer | str | None = None,
+    *,
+    steps: int,
+    schedule: Schedule | str | None = None,
+    warmup: int = 0,
+    final: float | None = None,
+    **setting: Any,
+) -> Plan:
+    """Plan a run: what these settings will do over it, and what is odd about them.
+
+    Args:
+        model: the model, whose tensors are named and classified; may be left out.
+        optimizer: a torch optimizer, whose groups and shapes are read; or the name of one, with its hyperparameters
+            as keywords (`lr`, `weight_decay`, `betas`, …: the fields of `Group`).
+        steps: number of optimizer steps.
+        schedule: a `Schedule` or the name of one. With peak 1 it multiplies every group's lr; with another peak it is
+            the lr itself.
+        warmup: steps of linear warmup, for a named schedule.
+        final: last value of a named schedule as a share of the peak. Default: 0.1.
+        **setting: `batch_size`, `dataset_size`, `tokens_per_sample`, `parameters`, `decay_schedule`, `tensors`, and
+            hyperparameters where `optimizer` is a name.
+
+    Returns:
+        A `Plan`: `.memory`, `.tensors`, `.findings`, `.to_dict()`; print it to read it.
+
+    >>> p = plan(optimizer="adamw", lr=1e-3, weight_decay=0.1, steps=60_000)
+    >>> round(p.timescale_steps), p.findings
+    (10000, ())
+    """
+    if optimizer is not None and not isinstance(optimizer, str):
+        from equipoise.planner.live import read_optimizer
+
+        groups, tensors, assumptions = read_optimizer(model, optimizer)
+        setting = {"groups": groups, "tensors": tensors, "assumptions": assumptions} | setting
+        if model is not None:
+            setting.setdefault("parameters", sum(p.numel() for p in model.parameters()) or None)
+    elif optimizer is not None:
+        setting["optimizer"] = optimizer
+    elif model is not None:
+        raise ValueError("optimizer = None: must be a torch optimizer when a model is given")
+    return plan_setting(Setting.make(steps=steps, schedule=schedule, warmup=warmup, final=final, **setting))
+
+
+def plan_setting(setting: Setting) -> Plan:
+    """Plan a `Setting`."""
+    main = setting.main_group
+    sound = [bool((setting.decay_per_step(i) < 1).all()) for i in range(len(setting.groups))]
+    remembered = None
+    if sound[main] and setting.lr(main).any():
+        g = setting.groups[main]
+        remembered = memory(
+            lr=setting.lr(main), weight_decay=setting.weight_decay(main), decay=g.decay, lr_max=g.lr_max
+        )
+    done: dict[tuple[Any, ...], tuple[Forecast, Stationary, float | None]] = {}
+    tensors = []
+    for t in setting.tensors:
+        if not sound[t.group] or not setting.lr(t.group).any():
+            tensors.append(TensorPlan(t, None, None, None))
+            continue
+        alike = (t.group, t.kind, f"{t.rms:.1e}", None if _scales(setting.groups[t.group]) else (t.shape, t.grad_norm))
+        if alike not in done:
+            done[alike] = _forecast(setting, t)
+        tensors.append(TensorPlan(t, *_resized(done[alike], t)))
+    by_gradient = {"sgdm": "SGD", "adam_l2": "Adam with L2"}
+    unknown = {by_gradient[g.optimizer] for g in setting.groups if g.optimizer in by_gradient}
+    if unknown and all(t.grad_norm == 1.0 for t in setting.tensors):
+        note = f"norms under {' and '.join(sorted(unknown))} depend on the gradients: taken as 1 at unit weight norm"
+        setting = replace(setting, assumptions=(*setting.assumptions, note))
+    return Plan(setting, tuple(tensors), remembered)
+
+
+def _scales(group: Group) -> bool:
+    """Whether norms are proportional to √size, so that tensors which start alike share a forecast."""
+    return group.optimizer in ("rmsprop", "adam", "adamw", "adam_nested", "signsgdm", "lion")
+
+
+def _forecast(setting: Setting, t: Tensor) -> tuple[Forecast, Stationary, float | None]:
+    g = setting.groups[t.group]
+    muon = g.optimizer == "muon" and len(t.shape) > 1
+    shape = (t.shape[0], t.size // t.shape[0]) if muon else None
+    name = "adamw" if g.optimizer == "muon" and not muon else g.optimizer
+    common: dict[str, Any] = {
+        "betas": g.betas,
+        "nesterov": g.nesterov,
+        "decay": g.decay,
+        "coupled": g.coupled,
+        "lr_max": g.lr_max or float(setting.lr(t.group).max()),
+        "grad_norm": t.grad_norm,
+        "shape": shape,
+        "size": None if shape else t.size,
+    }
+    scale = t.update_scale**2
+    start = math.sqrt(t.size) * (t.rms or 1e-3)
+    run = {"lr": setting.lr(t.group), "weight_decay": setting.weight_decay(t.group), "scale": scale} | common
+    run |= {"bias_correction": g.bias_correction, "scale_invariant": t.rotates}
+    whole = forecast(name, init_norm=start, **run)
+    peak = int(np.argmax(run["lr"]))
+    level = {"lr": float(run["lr"][peak]), "weight_decay": float(run["weight_decay"][peak])}
+    end = stationary(name, **level, **common)
+    if scale != 1 and math.isfinite(end.norm):
+        end = Stationary(end.norm * t.update_scale, end.rotation, end.update * t.update_scale)
+    reach = steps_to_equilibrium(
+        name, lr=run["lr"], weight_decay=run["weight_decay"], fraction=REACHED, decay=g.decay, momentum=g.betas[0],
+        coupled=g.coupled, lr_max=common["lr_max"], size=t.size, grad_norm=t.grad_norm,
+    )  # fmt: skip
+    return whole, end, reach if math.isfinite(reach) else None
+
+
+def _resized(done: tuple[Forecast, Stationary, float | None], t: Tensor) -> tuple[Forecast, Stationary, float | None]:
+    whole, end, reach = done
+    factor = math.sqrt(t.size) * (t.rms or 1e-3) / whole.init_norm
+    if abs(factor - 1) < 1e-12:
+        return done
+    moved = Forecast(
+        norm=whole.norm * factor,
+        rotation=whole.rotation,
+        update=whole.update * factor,
+        lr=whole.lr,
+        weight_decay=whole.weight_decay,
+        kept=whole.kept,
+        init_norm=whole.init_norm * factor,
+    )
+    return moved, Stationary(end.norm * factor, end.rotation, end.update * factor), reach
+
+
+def _equilibrium(t: TensorPlan) -> dict[str, Any]:
+    e = t.equilibrium
+    norm = None if e is None else _finite(e.norm)
+    return {
+        "tensor": t.tensor.name,
+        "norm": norm,
+        "rms": None if norm is None else norm / math.sqrt(t.tensor.size),
+        "rotation": None if e is None else e.rotation,
+        "steps_to_reach": None if t.steps_to_reach is None else _finite(t.steps_to_reach),
+    }
+
+
+def _tensor(t: TensorPlan) -> dict[str, Any]:
+    f, root = t.forecast, math.sqrt(t.tensor.size)
+    now = None
+    if f is not None:
+        picks = np.unique(np.linspace(0, f.steps - 1, 11).round().astype(int))
+        now = {
+            "step": (picks + 1).tolist(),
+            "rms": (f.norm[picks] / root).tolist(),
+            "rotation": f.rotation[picks].tolist(),
+            "update_rms": (f.update[picks] / root).tolist(),
+            "effective_lr": f.effective_lr[picks].tolist(),
+        }
+    return {
+        "name": t.tensor.name,
+        "kind": t.tensor.kind,
+        "shape": list(t.tensor.shape),
+        "count": t.tensor.count,
+        "init_rms": t.tensor.rms,
+        "equilibrium": _equilibrium(t),
+        "forecast": now,
+    }
+
+
+def _at(setting: Setting, step: int) -> float:
+    return float(setting.lr(setting.main_group)[step])
+
+
+def _finite(x: float) -> float | None:
+    return float(x) if math.isfinite(x) else None

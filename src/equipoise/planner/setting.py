@@ -1,0 +1,282 @@
+"""What a run is set to: optimizer, hyperparameters, schedules, length, data and tensors. Frozen, and without torch.
+
+A `Setting` comes from arguments (`Setting.make`), a TOML file (`toml.py`) or a live optimizer (`live.py`).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from equipoise import schedules
+from equipoise.schedules import Schedule
+from equipoise.theory import DECAYS, OPTIMIZERS, _check
+from equipoise.theory._check import Array
+
+KINDS = ("matrix", "embedding", "gain", "bias")
+"""What a tensor is for. Gains and biases have no direction to rotate; they are told by their update size."""
+
+
+@dataclass(frozen=True)
+class Group:
+    """The hyperparameters of one parameter group; `lr` and `weight_decay` are the values that schedules multiply.
+
+    Attributes:
+        optimizer: name as in `theory.OPTIMIZERS`.
+        lr: learning rate where the schedule is 1.
+        weight_decay: weight decay.
+        betas: averaging factors; the first is momentum for SGDM, SignSGDM and Muon.
+        eps: Adam's ε.
+        nesterov: Nesterov momentum.
+        decay: decay kind as in `theory.DECAYS`.
+        coupled: L2 in the gradient instead of decoupled decay; None for the optimizer's own way.
+        lr_max: η_max of corrected decay; None for the largest lr of the run.
+        bias_correction: of Adam's averages; None for the optimizer's own way.
+        name: what to call the group.
+    """
+
+    optimizer: str = "adamw"
+    lr: float = 1e-3
+    weight_decay: float = 0.0
+    betas: tuple[float, float] = (0.9, 0.999)
+    eps: float = 1e-8
+    nesterov: bool = False
+    decay: str = "lr"
+    coupled: bool | None = None
+    lr_max: float | None = None
+    bias_correction: bool | None = None
+    name: str = ""
+
+    def __post_init__(self) -> None:
+        _check.choice("optimizer", self.optimizer, OPTIMIZERS)
+        _check.choice("decay", self.decay, DECAYS)
+        _check.number("lr", self.lr, low=0)
+        _check.number("weight_decay", self.weight_decay, low=0)
+        _check.number("eps", self.eps, low=0)
+        object.__setattr__(self, "betas", _check.betas(self.betas))
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """A parameter tensor, or several alike.
+
+    Attributes:
+        name: its name in the model.
+        shape: its shape.
+        kind: one of `KINDS`.
+        init_rms: root mean square of its initial values; None for torch's default of a linear layer.
+        group: index of its parameter group.
+        count: how many such tensors there are.
+        dtype: name of the type that its values are stored in.
+        update_scale: factor on the update, beside lr, that the optimizer gives to this shape (Muon).
+        grad_norm: its gradient's norm at unit weight norm, which SGDM's norm and Adam+L2 depend on.
+    """
+
+    name: str = "weight"
+    shape: tuple[int, ...] = (1024, 1024)
+    kind: str = "matrix"
+    init_rms: float | None = None
+    group: int = 0
+    count: int = 1
+    dtype: str = "float32"
+    update_scale: float = 1.0
+    grad_norm: float = 1.0
+
+    def __post_init__(self) -> None:
+        _check.choice("kind", self.kind, KINDS)
+        object.__setattr__(self, "shape", tuple(_check.whole(f"shape of {self.name}", n, low=1) for n in self.shape))
+        if not self.shape:
+            object.__setattr__(self, "shape", (1,))
+        if self.init_rms is not None:
+            _check.number(f"init_rms of {self.name}", self.init_rms, low=0)
+        _check.whole("count", self.count, low=1)
+
+    @property
+    def size(self) -> int:
+        """The number of weights."""
+        return math.prod(self.shape)
+
+    @property
+    def rms(self) -> float:
+        """Root mean square of the initial values: given, or 1/√(3·inputs), torch's default of a linear layer."""
+        if self.init_rms is not None:
+            return self.init_rms
+        if self.kind in ("gain", "bias"):
+            return 1.0 if self.kind == "gain" else 0.0
+        inputs = self.size // self.shape[0] if len(self.shape) > 1 else self.size
+        return 1 / math.sqrt(3 * inputs)
+
+    @property
+    def rotates(self) -> bool:
+        """Whether it has a direction whose rotation means something."""
+        return self.kind not in ("gain", "bias")
+
+
+@dataclass(frozen=True)
+class Setting:
+    """All that a plan is made from.
+
+    Attributes:
+        groups: parameter groups.
+        tensors: the tensors, each in one of the groups.
+        steps: number of optimizer steps.
+        schedule: factor on every group's lr, 1 where lr is as given.
+        decay_schedule: factor on every group's weight decay.
+        batch_size: samples a step.
+        dataset_size: samples in the data, for epochs.
+        tokens_per_sample: tokens in a sample, for language models.
+        parameters: parameters of the model, for rules that speak of tokens per parameter.
+        warmup: steps of warmup, where known.
+        source: name and options of a schedule made by name, else None.
+        assumptions: what was assumed because it was not said.
+    """
+
+    groups: tuple[Group, ...]
+    tensors: tuple[Tensor, ...]
+    steps: int
+    schedule: Schedule
+    decay_schedule: Schedule
+    batch_size: int | None = None
+    dataset_size: int | None = None
+    tokens_per_sample: int | None = None
+    parameters: int | None = None
+    warmup: int = 0
+    source: dict[str, Any] | None = None
+    assumptions: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        _check.whole("steps", self.steps, low=1)
+        for name in ("batch_size", "dataset_size", "tokens_per_sample", "parameters"):
+            if getattr(self, name) is not None:
+                _check.whole(name, getattr(self, name), low=1)
+        if not self.groups:
+            raise ValueError("groups = (): must hold at least one parameter group")
+        if not self.tensors:
+            raise ValueError("tensors = (): must hold at least one tensor")
+        for tensor in self.tensors:
+            if not 0 <= tensor.group < len(self.groups):
+                raise ValueError(f"group = {tensor.group} of {tensor.name}: must be in 0..{len(self.groups) - 1}")
+
+    @staticmethod
+    def make(
+        *,
+        steps: int,
+        tensors: tuple[Tensor, ...] = (),
+        schedule: Schedule | str | None = None,
+        schedule_options: dict[str, Any] | None = None,
+        warmup: int = 0,
+        final: float | None = None,
+        decay_schedule: Schedule | None = None,
+        batch_size: int | None = None,
+        dataset_size: int | None = None,
+        tokens_per_sample: int | None = None,
+        parameters: int | None = None,
+        groups: tuple[Group, ...] = (),
+        assumptions: tuple[str, ...] = (),
+        **group: Any,
+    ) -> Setting:
+        """A setting from plain values: `**group` are the fields of a `Group`.
+
+        Args:
+            steps: number of optimizer steps.
+            tensors: the tensors; default: one matrix of 1024 × 1024, said in the assumptions.
+            schedule: a `Schedule`, or the name of one (`schedules.NAMES`); default: constant. One with peak 1
+                multiplies lr; one with another peak is lr itself, and groups keep their ratios.
+            schedule_options: what a named schedule takes besides, as `power` or `tail` (`schedules.named`).
+            warmup: steps of linear warmup, for a named schedule.
+            final: last value of a named schedule as a share of the peak; default 0.1, where it has an end.
+            decay_schedule: factor on weight decay.
+            batch_size: samples a step.
+            dataset_size: samples in the data.
+            tokens_per_sample: tokens in a sample.
+            parameters: parameters of the model.
+            groups: parameter groups, instead of `**group`.
+            assumptions: what the caller assumed.
+            **group: the fields of a `Group`.
+
+        >>> s = Setting.make(lr=1e-3, weight_decay=0.1, steps=100, schedule="cosine", warmup=10)
+        >>> s.lr()[[0, 9, 99]].round(6).tolist()
+        [0.0001, 0.001, 0.0001]
+        """
+        length = _check.whole("steps", steps, low=1)
+        groups = groups or (Group(**group),)
+        if not tensors:
+            tensors = (Tensor(),)
+            assumptions = (*assumptions, "no tensors given: one matrix of 1024 × 1024 with torch's default values")
+        if schedule is None or isinstance(schedule, str):
+            name, options = schedule or "constant", schedule_options or {}
+            curve = _named(name, length, warmup, final, options, groups[0])
+            source = {"name": name, "warmup": warmup, "final": final} | options
+        else:
+            curve, source = schedule, None
+            top = float(curve.values(length).max())
+            if top <= 0:
+                raise ValueError(f"schedule = {curve}: must be > 0 at some step of the run")
+            if abs(top - 1) > 1e-9:
+                largest = max(g.lr for g in groups)
+                groups = tuple(replace(g, lr=top * (g.lr / largest if largest else 1.0)) for g in groups)
+                curve = curve * (1 / top)
+        return Setting(
+            groups=groups,
+            tensors=tensors,
+            steps=length,
+            schedule=curve,
+            decay_schedule=decay_schedule if decay_schedule is not None else schedules.constant(1.0),
+            batch_size=batch_size,
+            dataset_size=dataset_size,
+            tokens_per_sample=tokens_per_sample,
+            parameters=parameters,
+            warmup=warmup,
+            source=source,
+            assumptions=assumptions,
+        )
+
+    def lr(self, group: int = 0) -> Array:
+        """The learning rate of a group at every step."""
+        return self.groups[group].lr * self.schedule.values(self.steps)
+
+    def weight_decay(self, group: int = 0) -> Array:
+        """The weight decay of a group at every step."""
+        return self.groups[group].weight_decay * self.decay_schedule.values(self.steps)
+
+    def decay_per_step(self, group: int = 0) -> Array:
+        """The share of the weights that each step's decay takes, 1 or more included."""
+        g, lr, wd = self.groups[group], self.lr(group), self.weight_decay(group)
+        match g.decay:
+            case "independent":
+                return wd
+            case "corrected":
+                top = g.lr_max or float(lr.max())
+                return wd * lr**2 / top if top else np.zeros_like(lr)
+            case _:
+                return lr * wd
+
+    @property
+    def main_group(self) -> int:
+        """The group with the most rotating weights: the one that a summary speaks of."""
+        weights = [0] * len(self.groups)
+        for t in self.tensors:
+            weights[t.group] += t.size * t.count * (1 if t.rotates else 0)
+        return int(np.argmax(weights))
+
+    @property
+    def steps_per_epoch(self) -> float | None:
+        """Steps in an epoch, where batch and data size are known."""
+        if self.batch_size is None or self.dataset_size is None:
+            return None
+        return self.dataset_size / self.batch_size
+
+
+def _named(name: str, steps: int, warmup: int, final: float | None, options: dict[str, Any], group: Group) -> Schedule:
+    """A schedule by name as a factor on lr."""
+    more: dict[str, Any] = dict(options)
+    if final is not None:
+        more["final"] = final
+    elif name not in ("constant", "step", "inverse_sqrt", "equal_memory"):
+        more["final"] = 0.1
+    if name == "equal_memory":
+        more.setdefault("weight_decay", group.lr * group.weight_decay)  # of lr as a factor: 1/f ← 1/f + lr·λ
+    return schedules.named(name, steps=steps, warmup=_check.whole("warmup", warmup), **more)

@@ -1,0 +1,244 @@
+"""A plan, a comparison and a transfer as a person likes to read them in a terminal."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+from rich import box
+from rich.console import Group, RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from equipoise.planner.finding import Finding
+from equipoise.planner.plan import Plan, TensorPlan
+from equipoise.planner.transfer import Transfer
+
+BARS = "▁▂▃▄▅▆▇█"
+STYLE = {"error": "bold red", "warning": "yellow", "info": "cyan"}
+SIGN = {"error": "✗", "warning": "!", "info": "i"}
+NAMES = {
+    "sgdm": "SGDM",
+    "rmsprop": "RMSProp",
+    "adam": "Adam",
+    "adamw": "AdamW",
+    "adam_l2": "Adam + L2",
+    "adam_nested": "nested AdamW",
+    "signsgdm": "SignSGDM",
+    "lion": "Lion",
+    "muon": "Muon",
+    "ngd": "normalised GD",
+}
+
+
+def sparkline(values: Sequence[float] | np.ndarray, width: int = 20, *, zero: bool = True) -> str:
+    """A row of small bars; from zero, or else from the smallest value.
+
+    >>> sparkline([0, 1, 2, 3], width=4)
+    '▁▃▆█'
+    """
+    x = np.asarray(values, dtype=np.float64)
+    picked = x[np.linspace(0, len(x) - 1, min(width, len(x))).round().astype(int)]
+    low, high = (0.0 if zero else float(picked.min())), float(picked.max())
+    if high <= low:
+        return BARS[0] * len(picked)
+    scaled = (picked - low) / (high - low) * (len(BARS) - 1)
+    return "".join(BARS[int(v)] for v in scaled.round())
+
+
+def render(plan: Plan) -> RenderableType:
+    """The whole plan."""
+    parts: list[RenderableType] = [_title(plan), _run(plan), _tensors(plan)]
+    parts.append(_findings(plan.findings))
+    parts += [Text(f"assumed: {a}", style="dim") for a in plan.setting.assumptions]
+    return Group(*parts)
+
+
+def _title(plan: Plan) -> Text:
+    s = plan.setting
+    g = s.groups[s.main_group]
+    text = Text(NAMES[g.optimizer], style="bold")
+    first = "momentum" if g.optimizer in ("sgdm", "signsgdm", "muon") else None
+    betas = f"{first} {g.betas[0]:g}" if first else f"betas {g.betas[0]:g}, {g.betas[1]:g}"
+    words = [f"lr {g.lr:g}", f"weight decay {g.weight_decay:g}", betas, f"{s.steps:,} steps"]
+    text.append("  " + " · ".join(words), style="default")
+    if len(s.groups) > 1:
+        text.append(f"  (the largest of {len(s.groups)} groups)", style="dim")
+    return text
+
+
+def _run(plan: Plan) -> RenderableType:
+    s, m = plan.setting, plan.memory
+    grid = Table.grid(padding=(0, 2))
+    grid.add_column(style="dim", no_wrap=True)
+    grid.add_column(no_wrap=True)
+    grid.add_column()
+    lr = s.lr(s.main_group)
+    grid.add_row("learning rate", sparkline(lr), f"{lr[0]:.3g} → {lr.max():.3g} → {lr[-1]:.3g}")
+    main = plan.main
+    if main.forecast is not None:
+        eff = main.forecast.effective_lr
+        grid.add_row("effective rate", sparkline(eff), f"{eff[0]:.3g} → {eff[len(eff) // 2]:.3g} → {eff[-1]:.3g}")
+    if m is None:
+        return Padding(grid, (1, 0))
+    tenths = m.parts(10)
+    tenths_text = " ".join(f"{100 * p:.0f}" for p in tenths)
+    grid.add_row("memory of each tenth", sparkline(np.repeat(tenths, 2)), f"{tenths_text} %")
+    grid.add_row("timescale", _steps(plan.timescale_steps), _other_units(plan))
+    grid.add_row("initialisation left", f"{m.init_share:.3%}", "")
+    grid.add_row("batches remembered", f"{m.effective_steps:,.0f}", f"of {s.steps:,}")
+    return Padding(grid, (1, 0))
+
+
+def _steps(x: float) -> str:
+    return f"{x:,.0f} steps" if math.isfinite(x) else "for ever"
+
+
+def _other_units(plan: Plan) -> str:
+    s, time = plan.setting, plan.timescale_steps
+    if not math.isfinite(time):
+        return ""
+    words = [f"{time / s.steps:.2g} of the run"]
+    if s.steps_per_epoch is not None:
+        words.append(f"{time / s.steps_per_epoch:.3g} epochs")
+    if s.batch_size is not None and s.tokens_per_sample is not None:
+        words.append(f"{time * s.batch_size * s.tokens_per_sample:.3g} tokens")
+    return " · ".join(words)
+
+
+def _tensors(plan: Plan) -> RenderableType:
+    rotating = [t for t in plan.tensors if t.tensor.rotates and t.forecast is not None]
+    others = [t for t in plan.tensors if not t.tensor.rotates and t.forecast is not None]
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1), pad_edge=False, show_edge=False, collapse_padding=True)
+    table.add_column("tensor", min_width=10, max_width=28, overflow="fold")
+    for name in ("", "over the run", "start → end", "equilibrium", "reached at"):
+        table.add_column(name, no_wrap=True)
+    most = 8
+    for t in sorted(rotating, key=lambda t: -t.tensor.size * t.tensor.count)[:most]:
+        for row in _rotating_rows(t, plan.setting.steps):
+            table.add_row(*row)
+    for t in others[:most]:
+        table.add_row(*_update_row(t))
+    hidden = max(0, len(rotating) - most) + max(0, len(others) - most)
+    note = Text(f"and {hidden} smaller kinds of tensors (all of them with --json)", style="dim")
+    return Padding(Group(table, note) if hidden else table, (0, 0, 1, 0))
+
+
+def _rotating_rows(t: TensorPlan, steps: int) -> Iterator[tuple[str, ...]]:
+    assert t.forecast is not None
+    assert t.equilibrium is not None
+    f, e, root = t.forecast, t.equilibrium, math.sqrt(t.tensor.size)
+    if not math.isfinite(e.norm):
+        settles, when = "none: grows", ""
+    else:
+        settles = f"{e.norm / root:.4g}"
+        when = "never" if t.steps_to_reach is None else f"{t.steps_to_reach:,.0f}"
+        if t.steps_to_reach is not None and t.steps_to_reach > steps:
+            when = f"[yellow]~{when}[/yellow]"
+    yield _name(t), "RMS", sparkline(f.norm, 12), f"{f.init_norm / root:.3g} → {f.norm[-1] / root:.3g}", settles, when
+    ends = f"{f.rotation[0]:.3g} → {f.rotation[-1]:.3g}"
+    yield f"[dim]{_shape(t)}[/dim]", "rotation", sparkline(f.rotation, 12), ends, f"{e.rotation:.4g}", ""
+
+
+def _update_row(t: TensorPlan) -> tuple[str, ...]:
+    assert t.forecast is not None
+    update = t.forecast.update / math.sqrt(t.tensor.size)
+    return _name(t), "update", sparkline(update, 12), f"{update[0]:.3g} → {update[-1]:.3g}", "", ""
+
+
+def _name(t: TensorPlan) -> str:
+    return t.tensor.name if t.tensor.count == 1 else f"{t.tensor.name} (×{t.tensor.count})"
+
+
+def _shape(t: TensorPlan) -> str:
+    return "×".join(str(n) for n in t.tensor.shape)
+
+
+def _findings(findings: Sequence[Finding]) -> RenderableType:
+    if not findings:
+        return Text("✓ nothing odd about this setting", style="green")
+    parts: list[RenderableType] = []
+    for f in findings:
+        head = Text(f"{SIGN[f.severity]} {f.code}", style=STYLE[f.severity])
+        head.append(f"  {f.where}: {f.evidence}", style="default")
+        body = Text(f"expected: {f.expected}\n", style="dim")
+        body.append(f"→ {f.advice}\n", style="default")
+        body.append(f.source, style="dim italic")
+        parts += [head, Padding(body, (0, 0, 0, 2))]
+    return Group(*parts)
+
+
+def render_comparison(plans: Sequence[tuple[str, Plan]]) -> RenderableType:
+    """Several plans side by side: what is set differently, and what follows from it."""
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    table.add_column("")
+    for name, _ in plans:
+        table.add_column(name)
+    rows = [_summary(p) for _, p in plans]
+    for key in dict.fromkeys(k for row in rows for k in row):
+        cells = [row.get(key, "") for row in rows]
+        style = "bold" if len(set(cells)) > 1 else "dim"
+        table.add_row(key, *(Text(c, style=style) for c in cells))
+    return table
+
+
+def _summary(plan: Plan) -> dict[str, str]:
+    s, m, main = plan.setting, plan.memory, plan.main
+    g = s.groups[s.main_group]
+    lr = s.lr(s.main_group)
+    rows: dict[str, Any] = {
+        "optimizer": NAMES[g.optimizer],
+        "lr": f"{g.lr:g}",
+        "lr over the run": sparkline(lr, 16),
+        "weight decay": f"{g.weight_decay:g}",
+        "betas": f"{g.betas[0]:g}, {g.betas[1]:g}",
+        "decay": g.decay,
+        "steps": f"{s.steps:,}",
+        "timescale": _steps(plan.timescale_steps),
+    }
+    if m is not None:
+        rows["initialisation left"] = f"{m.init_share:.3%}"
+        rows["batches remembered"] = f"{m.effective_steps:,.0f}"
+        rows["memory of each tenth"] = sparkline(np.repeat(m.parts(10), 2), 20)
+    if main.forecast is not None and main.equilibrium is not None:
+        root = math.sqrt(main.tensor.size)
+        rows[f"RMS of {main.tensor.name}, end"] = f"{main.forecast.norm[-1] / root:.4g}"
+        rows["equilibrium RMS"] = f"{main.equilibrium.norm / root:.4g}"
+        rows["rotation/step, end"] = f"{main.forecast.rotation[-1]:.4g}"
+        rows["equilibrium rotation"] = f"{main.equilibrium.rotation:.4g}"
+        rows["reached at"] = "never" if main.steps_to_reach is None else f"{main.steps_to_reach:,.0f}"
+    rows["findings"] = ", ".join(f.code for f in plan.findings) or "none"
+    return rows
+
+
+def render_transfer(moved: Transfer) -> RenderableType:
+    """What each rule says, side by side."""
+    change = ", ".join(f"{k} ×{v:g}" for k, v in vars(moved.change).items() if v != 1) or "no change"
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, title=f"{change}", title_justify="left")
+    for name in ("rule", "lr", "weight decay", "betas", "eps", "keeps"):
+        table.add_column(name, no_wrap=name != "keeps")
+    old = moved.old
+    table.add_row(
+        "as tuned", f"{old.lr:.4g}", f"{old.weight_decay:.4g}", _pair(old.betas), f"{old.eps:.3g}", "", style="dim"
+    )
+    for m in moved.moved:
+        table.add_row(
+            m.rule.code, f"{m.to.lr:.4g}", f"{m.to.weight_decay:.4g}", _pair(m.to.betas), f"{m.to.eps:.3g}", m.keeps
+        )
+    parts: list[RenderableType] = [table]
+    for m in moved.moved:
+        line = Text(f"{m.rule.code}: ", style="bold")
+        line.append(f"{m.rule.says}. ", style="default")
+        line.append(f"{m.rule.source}; fitted on: {m.rule.fitted}.", style="dim")
+        parts.append(line)
+    if not moved.moved:
+        parts.append(Text("no rule speaks to this change"))
+    parts += [Text(f"note: {n}", style="dim") for n in moved.notes]
+    return Group(*parts)
+
+
+def _pair(betas: tuple[float, float]) -> str:
+    return f"{betas[0]:.4g}, {betas[1]:.5g}"
