@@ -1,6 +1,7 @@
 """The forecast of a whole run against simulated walks, the norm budget and the angle against brute force."""
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -72,13 +73,13 @@ def test_tiny_rotations_keep_their_digits() -> None:
 
 
 def test_radial_part_acts_as_decay_and_scale_as_size() -> None:
-    base = {"lr": 1e-2, "steps": 3000, "size": 512, "init_norm": 3.0, "betas": (0.9, 0.95)}
+    base: dict[str, Any] = {"lr": 1e-2, "steps": 3000, "size": 512, "init_norm": 3.0, "betas": (0.9, 0.95)}
     radial = forecast("adamw", weight_decay=0.1, radial=0.05, **base)
     more = forecast("adamw", weight_decay=0.15, **base)
     np.testing.assert_allclose(radial.norm, more.norm, rtol=1e-12)
     for optimizer in ("adamw", "lion"):
         half = forecast(optimizer, weight_decay=0.1, scale=0.5, **base)
-        smaller = forecast(optimizer, weight_decay=0.1, **(base | {"size": 256}))
+        smaller = forecast(optimizer, weight_decay=0.1, **{**base, "size": 256})
         np.testing.assert_allclose(half.norm[-1], smaller.norm[-1], rtol=1e-6)
 
 

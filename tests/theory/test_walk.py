@@ -1,6 +1,7 @@
 """Stationary states: theory against simulated random walks, RE's Table 1, and the norm note's closed forms."""
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -116,7 +117,7 @@ def test_norm_note_closed_forms_against_the_recursion() -> None:
 
 @pytest.mark.parametrize(("optimizer", "fraction"), [("adamw", 0.05), ("lion", 0.3), ("sgdm", 0.05), ("adam_l2", 0.1)])
 def test_steps_to_equilibrium_against_the_forecast(optimizer: str, fraction: float) -> None:
-    setting = {"lr": 1e-3, "weight_decay": 0.1}
+    setting: dict[str, Any] = {"lr": 1e-3, "weight_decay": 0.1}
     more = {"size": 512, "betas": (0.9, 0.95), "grad_norm": 20.0}
     steps = round(steps_to_equilibrium(optimizer, fraction=fraction, size=512, grad_norm=20.0, **setting))
     end = stationary(optimizer, **setting, **more).norm

@@ -1,5 +1,7 @@
-"""What to look for in a setting before it runs. Each check is a function that yields findings, each has a section in
-docs/findings.md under its code, and a healthy setting passes all of them.
+"""What to look for in a setting before it runs.
+
+Each check is a function that yields findings; each finding has a section in docs/findings.md under its code, and a
+healthy setting passes all checks.
 """
 
 from __future__ import annotations
@@ -83,7 +85,7 @@ def check_timescale(plan: Plan) -> Iterator[Finding]:
                 "init-share",
                 "warning",
                 _group(plan, i),
-                f"{share:.1%} of the initial weights is left after {steps} steps (decay adds up to {folds:.2g})",
+                f"{share:.1%} of the initial weights is left after {steps:,} steps (decay adds up to {folds:.2g})",
                 "below 5 %: decay that adds up to 3 or more",
                 f"raise weight_decay to about {target:.2g}, or lr, or train {3 / folds:.1f}× as long",
                 SU,
@@ -146,7 +148,7 @@ def check_power_lines(plan: Plan) -> Iterator[Finding]:
                 "timescale-power-lines",
                 "warning",
                 _group(plan, i),
-                f"τ = batch/(lr·wd·tokens) = {tau:.3g} of the run at peak lr, {tokens / s.parameters:.3g} tokens a parameter",
+                f"τ = batch/(lr·wd·tokens) = {tau:.3g} at peak lr, with {tokens / s.parameters:.3g} tokens a parameter",
                 f"about {wanted:.3g} (fitted on {rule.fitted})",
                 f"weight_decay of about {g.weight_decay * tau / wanted:.2g}",
                 rule.source,
@@ -176,26 +178,31 @@ def check_transient(plan: Plan) -> Iterator[Finding]:
 
 def check_fast_rotation(plan: Plan) -> Iterator[Finding]:
     """Rotation early in the run far above what equilibrium has at the same lr: warmup is missing or short."""
-    worst: tuple[float, Plan] | None = None
-    for t in plan.tensors:
-        if not t.tensor.rotates or t.forecast is None or t.equilibrium is None or t.equilibrium.rotation == 0:
-            continue
-        early = t.forecast.rotation[: max(2, plan.setting.steps // 10)]
-        ratio = float(early.max()) / t.equilibrium.rotation
-        if ratio > 5 and (worst is None or ratio > worst[0]):
-            worst = (ratio, plan)
-            where, step = t.tensor.name, int(early.argmax()) + 1
-            wanted = t.equilibrium.norm / math.sqrt(t.tensor.size)
-    if worst is not None:
-        yield Finding(
-            "transient-too-fast",
-            "warning",
-            f"{where}, step {step}",  # pyright: ignore[reportPossiblyUnboundVariable]
-            f"weights turn {worst[0]:.1f}× as fast as in equilibrium at peak lr",
-            "less than 5×",
-            f"warm up for longer, or start with larger weights (equilibrium RMS is {wanted:.3g})",  # pyright: ignore[reportPossiblyUnboundVariable]
-            f"{RE}, section 3, Need for Learning Rate Warmup",
-        )
+    early = max(2, plan.setting.steps // 10)
+    worst = max(
+        (
+            (float(t.forecast.rotation[:early].max()) / t.equilibrium.rotation, t.tensor.name, t)
+            for t in plan.tensors
+            if t.tensor.rotates and t.forecast is not None and t.equilibrium is not None and t.equilibrium.rotation > 0
+        ),
+        key=lambda found: found[0],
+        default=None,
+    )
+    if worst is None or worst[0] <= 5:
+        return
+    ratio, name, t = worst
+    assert t.forecast is not None
+    assert t.equilibrium is not None
+    yield Finding(
+        "transient-too-fast",
+        "warning",
+        f"{name}, step {int(t.forecast.rotation[:early].argmax()) + 1}",
+        f"weights turn {ratio:.1f}× as fast as in equilibrium at peak lr",
+        "less than 5×",
+        "warm up for longer, or start with larger weights "
+        f"(equilibrium RMS is {t.equilibrium.norm / math.sqrt(t.tensor.size):.3g})",
+        f"{RE}, section 3, Need for Learning Rate Warmup",
+    )
 
 
 def check_no_decay(plan: Plan) -> Iterator[Finding]:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from equipoise import schedules
 from equipoise.planner.finding import Finding
 from equipoise.planner.setting import Group, Setting, Tensor
 from equipoise.schedules import Schedule
@@ -106,6 +108,17 @@ class Plan:
 
         return render(self)
 
+    def _repr_html_(self) -> str:
+        """For notebooks."""
+        import io
+
+        from rich.console import Console
+
+        console = Console(width=100, record=True, file=io.StringIO())
+        console.print(self)
+        page = '<pre style="font-family: monospace; line-height: 1.25">{code}</pre>'
+        return console.export_html(inline_styles=True, code_format=page)
+
     def __str__(self) -> str:
         from rich.console import Console
 
@@ -120,7 +133,7 @@ def plan(
     optimizer: torch.optim.Optimizer | str | None = None,
     *,
     steps: int,
-    schedule: Schedule | str | None = None,
+    schedule: Schedule | str | torch.optim.lr_scheduler.LRScheduler | Callable[[int], float] | None = None,
     warmup: int = 0,
     final: float | None = None,
     **setting: Any,
@@ -132,8 +145,8 @@ def plan(
         optimizer: a torch optimizer, whose groups and shapes are read; or the name of one, with its hyperparameters
             as keywords (`lr`, `weight_decay`, `betas`, …: the fields of `Group`).
         steps: number of optimizer steps.
-        schedule: a `Schedule` or the name of one. With peak 1 it multiplies every group's lr; with another peak it is
-            the lr itself.
+        schedule: a `Schedule`, the name of one, a torch scheduler of that optimizer, or a function of the step
+            (counted from 1). With peak 1 it multiplies every group's lr; with another peak it is the lr itself.
         warmup: steps of linear warmup, for a named schedule.
         final: last value of a named schedule as a share of the peak. Default: 0.1.
         **setting: `batch_size`, `dataset_size`, `tokens_per_sample`, `parameters`, `decay_schedule`, `tensors`, and
@@ -142,7 +155,7 @@ def plan(
     Returns:
         A `Plan`: `.memory`, `.tensors`, `.findings`, `.to_dict()`; print it to read it.
 
-    >>> p = plan(optimizer="adamw", lr=1e-3, weight_decay=0.1, steps=60_000)
+    >>> p = plan(optimizer="adamw", lr=1e-3, weight_decay=0.1, steps=60_000, warmup=1000)
     >>> round(p.timescale_steps), p.findings
     (10000, ())
     """
@@ -157,7 +170,17 @@ def plan(
         setting["optimizer"] = optimizer
     elif model is not None:
         raise ValueError("optimizer = None: must be a torch optimizer when a model is given")
-    return plan_setting(Setting.make(steps=steps, schedule=schedule, warmup=warmup, final=final, **setting))
+    curve = schedule if schedule is None or isinstance(schedule, str | Schedule) else _foreign(schedule, steps)
+    return plan_setting(Setting.make(steps=steps, schedule=curve, warmup=warmup, final=final, **setting))
+
+
+def _foreign(schedule: Any, steps: int) -> Schedule:
+    if hasattr(schedule, "get_last_lr"):
+        return schedules.from_torch(schedule, steps)
+    if callable(schedule):
+        return schedules.from_function(schedule, steps)
+    allowed = f"a Schedule, one of {', '.join(schedules.NAMES)}, a torch scheduler or a function of the step"
+    raise ValueError(f"schedule = {schedule!r}: must be {allowed}")
 
 
 def plan_setting(setting: Setting) -> Plan:
@@ -196,7 +219,7 @@ def _scales(group: Group) -> bool:
 def _forecast(setting: Setting, t: Tensor) -> tuple[Forecast, Stationary, float | None]:
     g = setting.groups[t.group]
     muon = g.optimizer == "muon" and len(t.shape) > 1
-    shape = (t.shape[0], t.size // t.shape[0]) if muon else None
+    shape = (t.rows, t.size // t.rows) if muon else None
     name = "adamw" if g.optimizer == "muon" and not muon else g.optimizer
     common: dict[str, Any] = {
         "betas": g.betas,

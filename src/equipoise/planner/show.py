@@ -101,7 +101,7 @@ def _other_units(plan: Plan) -> str:
     s, time = plan.setting, plan.timescale_steps
     if not math.isfinite(time):
         return ""
-    words = [f"{time / s.steps:.2g} of the run"]
+    words = [f"{time / s.steps:.2g}× the run"]
     if s.steps_per_epoch is not None:
         words.append(f"{time / s.steps_per_epoch:.3g} epochs")
     if s.batch_size is not None and s.tokens_per_sample is not None:
@@ -164,8 +164,9 @@ def _findings(findings: Sequence[Finding]) -> RenderableType:
     for f in findings:
         head = Text(f"{SIGN[f.severity]} {f.code}", style=STYLE[f.severity])
         head.append(f"  {f.where}: {f.evidence}", style="default")
-        body = Text(f"expected: {f.expected}\n", style="dim")
-        body.append(f"→ {f.advice}\n", style="default")
+        body = Text()
+        body.append(f"expected: {f.expected}\n", style="dim")
+        body.append(f"→ {f.advice}\n")
         body.append(f.source, style="dim italic")
         parts += [head, Padding(body, (0, 0, 0, 2))]
     return Group(*parts)

@@ -98,7 +98,7 @@ def _tensor(index: int, table: Any) -> Tensor:
     if not isinstance(shape, list):
         raise ValueError(f"{where}: shape = {shape!r}: must be a list of whole numbers")
     try:
-        return Tensor(**(table | {"shape": tuple(shape)}))
+        return Tensor(**{**table, "shape": tuple(shape)})
     except ValueError as error:
         raise ValueError(f"{where}: {error}") from None
 

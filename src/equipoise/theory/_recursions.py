@@ -40,14 +40,14 @@ def masked_split(x, q, r2, d, phi, aligned, signed):
     """Decay of the coordinates with u·w ≥ 0 as decay of all of w and a longer step: w·mask ≈ α·w + κ·u.
 
     The mask follows u, so what it takes from w is partly u itself. Least squares on (w, u), from E[w²; mask] = φq and
-    E[u·w; mask] = `aligned`. Returns the kept share 1 − dα and the addition dκ to the step. With the sign, |w| goes with
-    the length of the run of equal signs behind it, and only 0.83 of κu is remembered as u is (measured, as g above).
+    E[u·w; mask] = `aligned`. Returns the kept share 1 − dα and the addition dκ to the step. With the sign, |w| goes
+    with the length of the run of equal signs behind it, and only 0.86 of κu is remembered as u is (measured, as g).
     """
     gram = q * r2 - x * x
     if gram <= 1e-12 * q * r2:
         return 1.0 - d * phi, 0.0
     more = d * (aligned * q - phi * q * x) / gram
-    return 1.0 - d * (phi * q * r2 - aligned * x) / gram, 0.83 * more if signed else more
+    return 1.0 - d * (phi * q * r2 - aligned * x) / gram, 0.86 * more if signed else more
 
 
 def cautious_step(q, push, inner, d, phi, aligned):

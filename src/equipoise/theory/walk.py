@@ -63,7 +63,7 @@ def stationary(
         momentum: another name for `betas[0]`, for SGDM, SignSGDM and Muon.
         nesterov: Nesterov momentum, for SGDM and Muon.
         grad_norm: g̃, root mean square gradient norm at unit weight norm. SGDM's norm and Adam+L2 depend on it.
-        decay: one of `DECAYS`.
+        decay: one of `DECAYS`. Cautious decay is within 5 % up to ηλ = 5(1−β) and not to be trusted far beyond.
         method: "exact", or "small_step" for RE's Table 1.
         coupled: L2 in the gradient instead of decoupled decay. Default: for "adam_l2", and for "sgdm" as torch does.
         lr_max: the η_max of corrected decay. Default: `lr`.

@@ -1,0 +1,140 @@
+"""The kinds of weight decay, and how to say one in the words of another.
+
+Each step takes a share d_t of the weights, w ← (1 − d_t)w, and the kinds differ in what is multiplied by λ:
+
+| kind | d_t | does the same decay result if the learning rate is scaled? |
+|---|---|---|
+| "lr" | λη_t | no: it scales too (torch's AdamW) |
+| "schedule" | λη_t/η_max | yes: only the shape of the learning rate counts |
+| "constant" | λ | yes: the learning rate does not count ("independent" in `equipoise.theory`) |
+| "corrected" | λη_t²/η_max | no; but the norm that normalised weights settle at keeps its level as η_t falls |
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import final
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from equipoise.schedules.base import Schedule, as_schedule, joint_end
+from equipoise.theory import _check
+from equipoise.theory._check import Array
+
+DECAY_KINDS = ("lr", "schedule", "constant", "corrected")
+"""Kinds of weight decay: times the lr (torch's), times the schedule's shape only, constant, corrected."""
+
+# d = λ · lr^p · lr_max^q
+_POWERS = {"lr": (1, 0), "schedule": (1, -1), "constant": (0, 0), "corrected": (2, -1)}
+
+
+def convert_decay(
+    weight_decay: ArrayLike, *, lr: ArrayLike, source: str = "lr", to: str = "lr", lr_max: float | None = None
+) -> Array:
+    """The weight decay that in kind `to` takes the same share of the weights each step as the given one in `source`.
+
+        λ' · unit_to(t) = λ · unit_source(t),   unit = η, η/η_max, 1, η²/η_max
+
+    Args:
+        weight_decay: λ, a number or one a step.
+        lr: η, a number or one a step.
+        source: the kind of the given weight decay, one of `DECAY_KINDS`.
+        to: the kind that is wanted. "lr" is what torch's decoupled optimizers multiply.
+        lr_max: η_max. Default: the largest lr.
+
+    Raises:
+        ValueError: where lr = 0 at a step that shall decay: there only "constant" can say so.
+
+    Reference: Loshchilov & Hutter 2019 (schedule); Defazio 2025, arXiv 2506.02285 (corrected).
+
+    >>> convert_decay(0.1, lr=[1e-3, 5e-4], source="constant").round(6).tolist()
+    [100.0, 200.0]
+    >>> convert_decay(0.1, lr=[1e-3, 5e-4], source="corrected").tolist()
+    [0.1, 0.05]
+    """
+    T = _check.length(None, lr=lr, weight_decay=weight_decay) if np.ndim(lr) or np.ndim(weight_decay) else 1
+    eta = _check.series("lr", lr, T, low=0)
+    lam = _check.series("weight_decay", weight_decay, T, low=0)
+    top = float(eta.max()) if lr_max is None else _check.number("lr_max", lr_max, low=0, open_low=True)
+    return _convert(lam, eta, check_kind("source", source), check_kind("to", to), top, np.arange(1.0, T + 1))
+
+
+def check_kind(name: str, value: str) -> str:
+    """One of `DECAY_KINDS`; theory's "independent" is "constant"."""
+    return "constant" if value == "independent" else _check.choice(name, value, DECAY_KINDS)
+
+
+def _convert(lam: Array, eta: Array, source: str, to: str, top: float, t: Array) -> Array:
+    (p, q), (p_to, q_to) = _POWERS[source], _POWERS[to]
+    power = p - p_to
+    if power >= 0:
+        factor = eta**power
+    else:
+        still = eta == 0
+        bad = still & (lam > 0) & (p == 0)
+        if bad.any():
+            i = int(np.argmax(bad))
+            raise ValueError(
+                f"lr = 0 at step {int(t[i])} with weight_decay = {lam[i]:.6g} of kind {source!r}: must be > 0, as kind "
+                f"{to!r} multiplies weight decay by lr; end the lr above 0, or the weight decay at 0 with it"
+            )
+        factor = np.where(still, 0.0, 1 / np.where(still, 1.0, eta) ** -power)
+    level = q - q_to
+    return lam * factor * ((top or 1.0) ** level)
+
+
+@final
+@dataclass(frozen=True, repr=False)
+class TorchDecay(Schedule):
+    """The `weight_decay` that torch must be given; made by `torch_decay`."""
+
+    weight_decay: Schedule
+    lr: Schedule
+    kind: str
+    lr_max: float | None = None
+
+    name = "torch_decay"
+
+    def __post_init__(self) -> None:
+        self._set(
+            weight_decay=as_schedule("weight_decay", self.weight_decay),
+            lr=as_schedule("lr", self.lr),
+            kind=check_kind("kind", self.kind),
+        )
+        if _POWERS[self.kind][1]:
+            self._set(lr_max=_check.number("lr_max", self.lr_max, low=0, open_low=True))
+        elif self.lr_max is not None:
+            raise ValueError(f"lr_max = {self.lr_max!r}: must be None for kind {self.kind!r}, which has no use for it")
+
+    def _end(self) -> int | None:
+        return joint_end((self.weight_decay, self.lr))
+
+    def _still_from(self) -> int | None:
+        return joint_end((self.weight_decay, self.lr), ended=True)
+
+    def _at(self, t: Array) -> Array:
+        return _convert(self.weight_decay._at(t), self.lr._at(t), self.kind, "lr", self.lr_max or 0.0, t)
+
+
+def torch_decay(
+    weight_decay: Schedule | float, *, lr: Schedule | float, kind: str, lr_max: float | None = None
+) -> Schedule:
+    """The curve to write into torch's `weight_decay`, so that lr · weight_decay is the decay of another kind.
+
+    Args:
+        weight_decay: λ of the given kind, a schedule or a number.
+        lr: the learning rate that torch will use.
+        kind: one of `DECAY_KINDS`.
+        lr_max: η_max. Default: `lr.top`.
+
+    >>> from equipoise.schedules import linear
+    >>> torch_decay(0.1, lr=linear(4, peak=1e-3), kind="corrected", lr_max=1e-3).values().round(6).tolist()
+    [0.075, 0.05, 0.025, 0.0]
+    """
+    curve = as_schedule("lr", lr)
+    if not _POWERS[check_kind("kind", kind)][1]:
+        lr_max = None
+    elif lr_max is None:
+        lr_max = curve.top or 1.0  # an lr of 0 throughout decays nothing at any η_max
+    return TorchDecay(as_schedule("weight_decay", weight_decay), curve, kind, lr_max)

@@ -1,0 +1,92 @@
+"""The command as a user meets it: real processes, exit codes, one-line errors, start-up without torch."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+EQUIPOISE = Path(sys.executable).with_name("equipoise")
+PLAN = ["plan", "--optimizer", "adamw", "--lr", "1e-3", "--wd", "0.1", "--steps", "1000"]
+
+
+def run(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([EQUIPOISE, *arguments], capture_output=True, text=True, check=False, cwd=cwd)
+
+
+def test_plan_prints_and_json_parses() -> None:
+    shown = run(*PLAN)
+    assert shown.returncode == 0, shown.stderr
+    assert "initialisation left" in shown.stdout
+    data = json.loads(run(*PLAN, "--json").stdout)
+    assert data["schema"] == "equipoise.plan/1"
+    assert data["init_share"] == pytest.approx(0.99990**1000, rel=1e-3)
+
+
+def test_files_compare_and_transfer(tmp_path: Path) -> None:
+    (tmp_path / "a.toml").write_text(run(*PLAN, "--batch-size", "32", "--toml").stdout)
+    (tmp_path / "b.toml").write_text(run(*PLAN[:-1], "2000", "--toml").stdout)
+    assert "AdamW" in run("plan", "a.toml", cwd=tmp_path).stdout
+    both = run("plan", "--compare", "a.toml", "--compare", "b.toml", cwd=tmp_path)
+    assert both.returncode == 0, both.stderr
+    assert "2,000" in both.stdout
+    assert set(json.loads(run("plan", "a.toml", "--compare", "b.toml", "--json", cwd=tmp_path).stdout)) == {"a", "b"}
+    moved = run("transfer", "a.toml", "--steps", "4000", cwd=tmp_path)
+    assert "memory-steps" in moved.stdout
+    rules = json.loads(run("transfer", "a.toml", "--steps", "4000", "--json", cwd=tmp_path).stdout)["rules"]
+    assert rules[0]["weight_decay"] == pytest.approx(0.025)
+
+
+def test_timescale_chooses_the_weight_decay() -> None:
+    data = json.loads(run("plan", "--lr", "1e-3", "--timescale", "500", "--steps", "3000", "--json").stdout)
+    assert data["timescale_steps"] == pytest.approx(500)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["plan"], "--lr and --steps must be given"),
+        ([*PLAN, "--optimizer", "adamx"], "optimizer = 'adamx': must be one of"),
+        ([*PLAN, "--lr", "-1"], "lr = -1.0: must be a finite number ≥ 0"),
+        ([*PLAN, "--beta1", "1"], "betas[0] = 1.0"),
+        ([*PLAN, "--schedule", "cosin"], "name = 'cosin': must be one of"),
+        ([*PLAN, "--shape", "4xx"], "--shape = '4xx': must be whole numbers"),
+        ([*PLAN, "--timescale", "5"], "leave out --wd"),
+        ([*PLAN, "--optimizer", "muon", "--shape", "16"], None),
+        (["plan", "missing.toml"], "missing.toml: cannot be read"),
+        (["transfer", "missing.toml"], "missing.toml: cannot be read"),
+    ],
+)
+def test_bad_input_is_one_line_and_exit_code_2(arguments: list[str], message: str | None, tmp_path: Path) -> None:
+    done = run(*arguments, cwd=tmp_path)
+    if message is None:
+        assert done.returncode == 0, done.stderr
+        return
+    assert done.returncode == 2
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1
+
+
+def test_unknown_flags_exit_with_2() -> None:
+    done = run("plan", "--nope")
+    assert done.returncode == 2
+    assert "Traceback" not in done.stderr
+
+
+def test_planning_never_imports_torch() -> None:
+    code = (
+        "import sys; import equipoise.cli; from equipoise.planner import Setting, plan_setting; "
+        "plan_setting(Setting.make(lr=1e-3, weight_decay=0.1, steps=100, schedule='cosine')).to_dict(); "
+        "assert 'torch' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_help_needs_neither_numpy_nor_torch() -> None:
+    code = "import sys, equipoise.cli; assert not {'numpy', 'torch', 'numba'} & set(sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True)
+    done = run("--help")
+    assert done.returncode == 0
+    assert "plan" in done.stdout

@@ -1,0 +1,125 @@
+"""The house rules: imports go one way, public names are documented, and what the docs show runs."""
+
+import ast
+import importlib
+import inspect
+import os
+import pkgutil
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+import equipoise
+
+ROOT = Path(__file__).parents[1]
+SOURCE = ROOT / "src" / "equipoise"
+MAY_IMPORT = {
+    "theory": set(),
+    "schedules": {"theory"},
+    "planner": {"theory", "schedules"},
+    "cli": {"theory", "schedules", "planner"},
+}
+"""What each part may import of the others. Every part must be listed."""
+
+TORCH_FREE = ("theory",)
+DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+
+
+def imported_by(path: Path) -> set[str]:
+    names = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            names |= {node.module} | {f"{node.module}.{alias.name}" for alias in node.names}
+    return names
+
+
+def part_of(path: Path) -> str:
+    return path.relative_to(SOURCE).parts[0].removesuffix(".py")
+
+
+FILES = [p for p in sorted(SOURCE.rglob("*.py")) if part_of(p) not in ("__init__", "_version")]
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(SOURCE)))
+def test_imports_go_one_way(path: Path) -> None:
+    part = part_of(path)
+    assert part in MAY_IMPORT, f"say in MAY_IMPORT what {part} may import"
+    imported = imported_by(path)
+    parts = {name.split(".")[1] for name in imported if name.startswith("equipoise.")} - {part, "_version"}
+    others = parts & (set(MAY_IMPORT) | {p.stem for p in SOURCE.iterdir()})
+    assert others <= MAY_IMPORT[part]
+    if part in TORCH_FREE:
+        assert not any(name.split(".")[0] == "torch" for name in imported)
+
+
+def public_modules() -> list[ModuleType]:
+    found = [equipoise]
+    for info in pkgutil.walk_packages(equipoise.__path__, "equipoise."):
+        if not any(piece.startswith("_") for piece in info.name.split(".")[1:]):
+            found.append(importlib.import_module(info.name))
+    return found
+
+
+@pytest.mark.parametrize("module", public_modules(), ids=lambda m: m.__name__)
+def test_every_public_name_has_a_docstring(module: ModuleType) -> None:
+    assert module.__doc__, "the module itself"
+    own = [n for n in vars(module) if not n.startswith("_")]
+    for name in getattr(module, "__all__", own):
+        thing = getattr(module, name)
+        if not (inspect.isfunction(thing) or inspect.isclass(thing)):
+            continue
+        if not thing.__module__.startswith("equipoise"):
+            continue
+        assert inspect.getdoc(thing), name
+        if inspect.isclass(thing):
+            for key, member in vars(thing).items():
+                if not key.startswith("_") and (inspect.isfunction(member) or isinstance(member, property)):
+                    assert inspect.getdoc(member), f"{name}.{key}"
+
+
+def blocks(path: Path, language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```", path.read_text(), flags=re.MULTILINE | re.DOTALL)
+
+
+def commands(path: Path) -> list[str]:
+    lines = [line for block in blocks(path, "console") for line in block.splitlines()]
+    return [line.removeprefix("$ ") for line in lines if line.startswith("$ ")]
+
+
+@pytest.mark.parametrize("command", commands(ROOT / "README.md"))
+def test_commands_of_the_readme_run(command: str, tmp_path: Path) -> None:
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    done = subprocess.run(
+        shlex.split(command), capture_output=True, text=True, check=False, cwd=tmp_path, env=os.environ | {"PATH": path}
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout
+
+
+def test_the_readme_shows_commands() -> None:
+    assert len(commands(ROOT / "README.md")) >= 3
+    makefile = (ROOT / "Makefile").read_text()
+    for target in re.findall(r"make (\w+)", (ROOT / "README.md").read_text()):
+        assert re.search(rf"^{target}:", makefile, flags=re.MULTILINE), target
+
+
+@pytest.mark.parametrize("path", [p for p in DOCUMENTS if blocks(p, "python")], ids=lambda p: p.name)
+def test_python_of_the_docs_runs(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    scope: dict[str, object] = {"__name__": "docs"}
+    for block in blocks(path, "python"):
+        exec(compile(block, str(path), "exec"), scope)
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda p: p.name)
+def test_links_lead_somewhere(path: Path) -> None:
+    for target in re.findall(r"\]\(([^)#]+)[^)]*\)", path.read_text()):
+        if "://" not in target:
+            assert (path.parent / target).exists(), target
