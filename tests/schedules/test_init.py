@@ -1,8 +1,10 @@
 """The package: light to import, every public name documented."""
 
+import doctest
 import inspect
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -16,6 +18,19 @@ def test_import_leaves_torch_and_matplotlib_alone() -> None:
         "sch.Scheduler; assert 'torch' in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_the_examples_of_the_page_run() -> None:
+    page = Path(__file__).parents[2] / "docs" / "schedules.md"
+    failed, tried = doctest.testfile(str(page), module_relative=False)
+    assert failed == 0
+    assert tried > 35
+
+
+def test_every_curve_is_in_the_tables_of_the_page() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "schedules.md").read_text()
+    for name in sch.__all__:
+        assert f"`{name}" in page or f"{name}(" in page, name
 
 
 def test_all_names_exist_and_have_a_docstring() -> None:

@@ -109,43 +109,52 @@ class Scheduler(LRScheduler):
                 _check_values(i, key, 1, curve.values(curve.end or 1))
         for group in optimizer.param_groups:
             _initial(group, "lr")
-        self._blocks: dict[tuple[int, str], tuple[int, Array]] = {}
+        self._block: tuple[dict[str, list[float]], ...] = ()
+        self._block_start = 1 - _BLOCK
+        self._written = -1
         super().__init__(optimizer, last_epoch)
 
     def get_lr(self) -> list[Any]:
         """The learning rate of each group at the step to come."""
-        self._check_groups()
-        return [
-            self._value(i, "lr") if "lr" in own else group["lr"]
-            for i, (own, group) in enumerate(zip(self.curves, self.optimizer.param_groups, strict=True))
-        ]
+        block, i = self._read()
+        groups = self.optimizer.param_groups
+        return [own["lr"][i] if "lr" in own else group["lr"] for own, group in zip(block, groups, strict=True)]
 
     def step(self, epoch: int | None = None) -> None:
         """Write the values of the next step into the groups; call it after `optimizer.step()`."""
         super().step(epoch)
-        self._write()
+        if self._written != self.last_epoch:  # an older torch, whose step does not go through _update_lr
+            self._write()
 
     def _update_lr(self, epoch: int | None = None) -> None:
         super()._update_lr(epoch)  # torch's SequentialLR starts a scheduler through this, not through step
         self._write()
 
     def _write(self) -> None:
-        self._check_groups()
-        for i, (own, group) in enumerate(zip(self.curves, self.optimizer.param_groups, strict=True)):
-            for key in own:
-                _write(group, key, self._value(i, key))
+        block, i = self._read()
+        for own, group in zip(block, self.optimizer.param_groups, strict=True):
+            for key, values in own.items():
+                _write(group, key, values[i])
         self._last_lr = [_copied(group["lr"]) for group in self.optimizer.param_groups]
+        self._written = self.last_epoch
 
-    def _value(self, group: int, key: str) -> float:
-        """curve(t), read in blocks: a call for one step costs as much as one for hundreds."""
+    def _read(self) -> tuple[tuple[dict[str, list[float]], ...], int]:
+        """Every curve in a block of steps, and where in it the step to come is.
+
+        A call for one step costs as much as one for hundreds, so a block is read at once.
+        """
+        self._check_groups()
         t: int = self.last_epoch + 1
-        first, block = self._blocks.get((group, key), (0, np.empty(0)))
-        if not first <= t < first + len(block):
+        if not self._block_start <= t < self._block_start + _BLOCK:
             first = (t - 1) // _BLOCK * _BLOCK + 1
-            block = self.curves[group][key](np.arange(first, first + _BLOCK, dtype=np.float64))
-            _check_values(group, key, first, block)
-            self._blocks[group, key] = first, block
-        return float(block[t - first])
+            steps = np.arange(first, first + _BLOCK, dtype=np.float64)
+            read = [{key: curve(steps) for key, curve in own.items()} for own in self.curves]
+            for group, own in enumerate(read):
+                for key, values in own.items():
+                    _check_values(group, key, first, values)
+            self._block = tuple({key: values.tolist() for key, values in own.items()} for own in read)
+            self._block_start = first
+        return self._block, t - self._block_start
 
     def _check_groups(self) -> None:
         if len(self.optimizer.param_groups) != len(self.curves):
