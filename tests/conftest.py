@@ -5,6 +5,7 @@ from pathlib import Path
 
 from hypothesis import settings
 
-sys.path.insert(0, str(Path(__file__).parent / "theory"))
+for folder in ("theory", "optim"):
+    sys.path.insert(0, str(Path(__file__).parent / folder))
 settings.register_profile("repeatable", derandomize=True, deadline=None)
 settings.load_profile("repeatable")

@@ -21,6 +21,7 @@ SOURCE = ROOT / "src" / "equipoise"
 MAY_IMPORT = {
     "theory": set(),
     "schedules": {"theory"},
+    "optim": {"theory", "schedules"},
     "planner": {"theory", "schedules"},
     "cli": {"theory", "schedules", "planner"},
 }

@@ -5,13 +5,72 @@ from typing import TYPE_CHECKING, Any
 from equipoise._version import __version__
 
 if TYPE_CHECKING:
-    from equipoise import planner, schedules, theory
+    from equipoise import optim, planner, schedules, theory
+    from equipoise.optim import (
+        SGDM,
+        Adam,
+        AdamCPR,
+        AdamW,
+        HyperballAdamW,
+        Lion,
+        NormalizedGD,
+        RMSProp,
+        Rotational,
+        RotationalAdamL2,
+        RotationalAdamW,
+        RotationalLion,
+        RotationalSGDM,
+        RotationalSignSGDM,
+        SignSGDM,
+        Switch,
+    )
     from equipoise.planner import plan
 
-__all__ = ["__version__", "plan", "planner", "schedules", "theory"]
+_MODULES = ("optim", "planner", "schedules", "theory")
+_FROM = {
+    "plan": "planner",
+    "SGDM": "optim",
+    "Adam": "optim",
+    "AdamCPR": "optim",
+    "AdamW": "optim",
+    "HyperballAdamW": "optim",
+    "Lion": "optim",
+    "NormalizedGD": "optim",
+    "RMSProp": "optim",
+    "Rotational": "optim",
+    "RotationalAdamL2": "optim",
+    "RotationalAdamW": "optim",
+    "RotationalLion": "optim",
+    "RotationalSGDM": "optim",
+    "RotationalSignSGDM": "optim",
+    "SignSGDM": "optim",
+    "Switch": "optim",
+}
 
-_MODULES = ("planner", "schedules", "theory")
-_FROM = {"plan": "planner"}
+__all__ = [
+    "SGDM",
+    "Adam",
+    "AdamCPR",
+    "AdamW",
+    "HyperballAdamW",
+    "Lion",
+    "NormalizedGD",
+    "RMSProp",
+    "Rotational",
+    "RotationalAdamL2",
+    "RotationalAdamW",
+    "RotationalLion",
+    "RotationalSGDM",
+    "RotationalSignSGDM",
+    "SignSGDM",
+    "Switch",
+    "__version__",
+    "optim",
+    "plan",
+    "planner",
+    "schedules",
+    "theory",
+]
 
 
 def __getattr__(name: str) -> Any:

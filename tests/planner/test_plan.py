@@ -189,6 +189,25 @@ def test_other_optimizers_degrade_gracefully(make, name: str, assumes: str) -> N
     str(plan)
 
 
+@pytest.mark.parametrize(
+    ("make", "name", "assumes"),
+    [
+        (lambda p: eq.AdamW(p, lr=1e-3, weight_decay=0.1, decay="independent"), "adamw", ""),
+        (lambda p: eq.Adam(p, lr=1e-3, l2=0.1), "adam_l2", "gradients"),
+        (lambda p: eq.SGDM(p, lr=0.1, l2=1e-4), "sgdm", "gradients"),
+        (lambda p: eq.Lion(p, lr=1e-4, weight_decay=1.0), "lion", ""),
+        (lambda p: eq.SignSGDM(p, lr=1e-4, weight_decay=1.0), "signsgdm", ""),
+        (lambda p: eq.RotationalAdamW(p, lr=1e-3, weight_decay=0.1), "adamw", "controls norms itself"),
+    ],
+)
+def test_our_own_optimizers_are_read(make, name: str, assumes: str) -> None:
+    optimizer = make([torch.nn.Parameter(torch.randn(16, 8))])
+    plan = eq.plan(None, optimizer, steps=1000)
+    assert plan.setting.groups[0].optimizer == name
+    assert plan.setting.groups[0].weight_decay > 0
+    assert any(assumes in a for a in plan.setting.assumptions) if assumes else plan.setting.assumptions == ()
+
+
 def test_muon_is_planned_with_torchs_scale() -> None:
     torch.manual_seed(0)
     p = torch.nn.Parameter(torch.randn(64, 16))

@@ -27,7 +27,7 @@ def read_optimizer(
     tensors: dict[tuple[Any, ...], Tensor] = {}
     assumptions: list[str] = []
     for i, group in enumerate(inner.param_groups):
-        read, notes = _group(type(inner), group)
+        read, notes = _own_group(inner, group) if hasattr(inner, "rule") else _group(type(inner), group)
         groups.append(read)
         assumptions += [n for n in notes if n not in assumptions]
         for j, p in enumerate(group["params"]):
@@ -81,6 +81,38 @@ def _with_count(tensor: Tensor) -> Tensor:
     from dataclasses import replace
 
     return replace(tensor, count=tensor.count + 1)
+
+
+def _own_group(optimizer: Any, group: dict[str, Any]) -> tuple[Group, list[str]]:
+    """A group of one of our own optimizers, whose rule says what theory calls it."""
+    notes = []
+    known = optimizer.rule.theory(group)
+    name = known["optimizer"]
+    betas = known.get("betas", (known.get("momentum", 0.0), 0.999))
+    wd, coupled = float(group["weight_decay"]), False if name == "sgdm" else None
+    if group["l2"] and type(optimizer.move).__name__ == "Decay":
+        if wd:
+            notes.append("coupled L2 is left out beside decoupled decay")
+        elif name in ("sgdm", "adamw"):
+            wd, coupled, name = float(group["l2"]), True, "adam_l2" if name == "adamw" else name
+    if type(optimizer.move).__name__ != "Decay":
+        notes.append(
+            f"{type(optimizer).__name__} controls norms itself: the plan is that of {name} with its lr and decay"
+        )
+    read = Group(
+        optimizer=name,
+        lr=float(group["lr"]),
+        weight_decay=wd,
+        betas=betas,
+        eps=float(group.get("eps", 1e-8)),
+        nesterov=bool(group.get("nesterov", False)),
+        decay="lr" if coupled else group["decay"],
+        coupled=coupled,
+        lr_max=None if group["lr_max"] is None else float(group["lr_max"]),
+        bias_correction=group.get("bias_correction"),
+        name=str(group.get("name", "")),
+    )
+    return read, notes
 
 
 def _group(kind: type, group: dict[str, Any]) -> tuple[Group, list[str]]:

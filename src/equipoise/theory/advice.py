@@ -156,7 +156,7 @@ def transfer(old: Hyperparameters, change: Change) -> list[Moved]:
     ...     print(m.rule.code, f"{m.to.lr:.4g} {m.to.weight_decay:.4g}")
     memory-steps 0.001 0.025
     epoch-timescale 0.001 0.025
-    power-lines 0.001 0.0519
+    power-lines 0.001 0.05191
     complete-p 0.0005 0.05
     """
     for name in ("steps", "batch", "data", "width"):

@@ -1,0 +1,103 @@
+"""Many tensors under the methods of one: what lets a rule run as foreach from the text that it is written in."""
+
+# pyright: reportPrivateImportUsage=false
+# (torch exports its foreach functions under private names alone)
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+class Many:
+    """A list of tensors with the few methods that rules and moves use, each one foreach call.
+
+    >>> Many([torch.tensor([1.0, 4.0]), torch.tensor([9.0])]).sqrt().tensors
+    [tensor([1., 2.]), tensor([3.])]
+    """
+
+    __slots__ = ("tensors",)
+
+    def __init__(self, tensors: Sequence[Tensor]):
+        self.tensors = list(tensors)
+
+    def mul_(self, other: Any) -> Many:
+        """Multiply in place by a number or by as many tensors."""
+        torch._foreach_mul_(self.tensors, _raw(other))
+        return self
+
+    def mul(self, other: Any) -> Many:
+        """The product with a number or with as many tensors."""
+        return Many(torch._foreach_mul(self.tensors, _raw(other)))
+
+    def add_(self, other: Any, *, alpha: float = 1.0) -> Many:
+        """Add in place a number, or alpha times as many tensors."""
+        if isinstance(other, Many):
+            torch._foreach_add_(self.tensors, other.tensors, alpha=alpha)
+        else:
+            torch._foreach_add_(self.tensors, other)
+        return self
+
+    def add(self, other: Many, *, alpha: float = 1.0) -> Many:
+        """The sum with alpha times as many tensors."""
+        return Many(torch._foreach_add(self.tensors, other.tensors, alpha=alpha))
+
+    def div(self, other: Any) -> Many:
+        """The quotient by a number or by as many tensors."""
+        return Many(torch._foreach_div(self.tensors, _raw(other)))
+
+    def __truediv__(self, other: Any) -> Many:
+        return self.div(other)
+
+    def neg(self) -> Many:
+        """The negatives."""
+        return Many(torch._foreach_neg(self.tensors))
+
+    def sqrt(self) -> Many:
+        """The square roots."""
+        return Many(torch._foreach_sqrt(self.tensors))
+
+    def sign(self) -> Many:
+        """The signs."""
+        return Many(torch._foreach_sign(self.tensors))
+
+    def sign_(self) -> Many:
+        """The signs, in place."""
+        torch._foreach_sign_(self.tensors)
+        return self
+
+    def clamp_max_(self, most: float) -> Many:
+        """No more than a number, in place."""
+        torch._foreach_clamp_max_(self.tensors, most)
+        return self
+
+    def lerp_(self, end: Many, weight: float) -> Many:
+        """Move in place by a share `weight` of the way to `end`."""
+        torch._foreach_lerp_(self.tensors, end.tensors, weight)
+        return self
+
+    def lerp(self, end: Many, weight: float) -> Many:
+        """The points a share `weight` of the way to `end`."""
+        return Many(torch._foreach_lerp(self.tensors, end.tensors, weight))
+
+    def addcmul_(self, a: Many, b: Many, *, value: float) -> Many:
+        """Add in place value · a · b."""
+        torch._foreach_addcmul_(self.tensors, a.tensors, b.tensors, value)
+        return self
+
+    def addcdiv_(self, a: Many, b: Many, *, value: float) -> Many:
+        """Add in place value · a / b."""
+        torch._foreach_addcdiv_(self.tensors, a.tensors, b.tensors, value)
+        return self
+
+    def copy_(self, other: Many) -> Many:
+        """Take over the values, in place."""
+        torch._foreach_copy_(self.tensors, other.tensors)
+        return self
+
+
+def _raw(other: Any) -> Any:
+    return other.tensors if isinstance(other, Many) else other

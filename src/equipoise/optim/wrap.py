@@ -1,0 +1,257 @@
+"""Optimizers round optimizers: the rotational variant of any torch optimizer, and a switch between two."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, final
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+from equipoise import theory
+from equipoise.optim.base import LOW_PRECISION
+from equipoise.optim.moves import Piece, Rotate, center_rows, turns
+from equipoise.optim.rules import Rule
+from equipoise.theory import _check
+
+
+@final
+class _Unknown(Rule):
+    """The direction of an optimizer that we did not write: what it does to the weights, over lr."""
+
+    state = ()
+
+    def __call__(self, g: Any, averages: tuple[Any, ...], t: int, group: dict[str, Any]) -> Any:
+        return g
+
+    def theory(self, group: dict[str, Any]) -> dict[str, Any]:
+        return {"optimizer": "ngd"}
+
+
+@final
+class Rotational(Optimizer):
+    """The rotational variant of any torch optimizer: its direction, every neuron turned by a wanted angle, norms kept.
+
+    The inner optimizer takes its step, the step is taken back, and its direction turns the weights (`moves.Rotate`).
+    Its own decay lies along the weights and so falls out. Parameters with fewer than two dimensions keep the inner
+    step. Groups are the inner optimizer's: schedulers and `add_param_group` work on either.
+
+    Args:
+        optimizer: any torch optimizer with an `lr`.
+        angle: rotation per step in radians, or a function of the step. Default: the equilibrium of the inner
+            optimizer's own lr and weight decay, where theory knows it (Adam and its kin by betas, SGD by momentum).
+        granularity: "neuron", "tensor", or a number of equal parts.
+        center: centre the rows, once now and then their directions.
+        track: averaging factor of the size of the direction.
+        method: "exact" or "small_step", for the default angle.
+
+    Reference: RE Algorithm 1.
+
+    >>> w = torch.nn.Parameter(torch.eye(2))
+    >>> optimizer = Rotational(torch.optim.NAdam([w], lr=0.1), angle=0.1)
+    >>> (w[0, 1] + w[1, 0]).backward(); _ = optimizer.step()
+    >>> w = w.detach()
+    >>> w.norm(dim=1).allclose(torch.ones(2)), round(float(torch.atan2(-w[0, 1], w[0, 0])), 5)
+    (True, 0.1)
+    """
+
+    def __init__(
+        self,
+        optimizer: Optimizer,
+        *,
+        angle: float | Callable[[int], float] | None = None,
+        granularity: str | int = "neuron",
+        center: bool = False,
+        track: float = 0.99,
+        method: str = "exact",
+    ):
+        self.inner = getattr(optimizer, "optimizer", optimizer)
+        if not isinstance(self.inner, Optimizer):
+            raise ValueError(f"optimizer = {type(optimizer).__name__}: must be a torch optimizer")
+        _check.choice("method", method, ("exact", "small_step"))
+        _check.number("track", track, low=0, high=1, open_high=True)
+        if angle is not None and not callable(angle):
+            _check.number("angle", angle, low=0)
+        self._angle = angle
+        self._options = Rotate.defaults | {
+            "granularity": granularity, "center": center, "track": track, "method": method,
+        }  # fmt: skip
+        self._rotate, self._rule, self._steps = Rotate(), _Unknown(), 0
+        super().__init__([p for g in self.inner.param_groups for p in g["params"]], {"lr": 0.0})
+        self.param_groups = self.inner.param_groups
+        for group in self.param_groups:
+            self._wanted(group, 1)  # an optimizer without a known rotation is refused now, not at the first step
+        if center:
+            with torch.no_grad():
+                for p in self._turning():
+                    center_rows(p, granularity)
+
+    def _turning(self) -> list[Tensor]:
+        return [p for g in self.param_groups for p in g["params"] if turns(p, {"rotate": g.get("rotate")})]
+
+    def _wanted(self, group: dict[str, Any], t: int) -> float:
+        if callable(self._angle):
+            return float(self._angle(t))
+        if self._angle is not None:
+            return float(self._angle)
+        lr, wd = float(group["lr"]), float(group.get("weight_decay", 0.0) or 0.0)
+        known: dict[str, Any]
+        if "betas" in group:
+            known = {"optimizer": "lion" if "lion" in type(self.inner).__name__.lower() else "adamw"}
+            known["betas"] = tuple(float(b) for b in group["betas"][:2])
+        elif type(self.inner).__name__ == "SGD":
+            known = {"optimizer": "sgdm", "momentum": float(group["momentum"]), "nesterov": bool(group["nesterov"])}
+        else:
+            raise ValueError(
+                f"angle = None: must be given for {type(self.inner).__name__}, whose rotation is not known"
+            )
+        if wd == 0:
+            raise ValueError("weight_decay = 0 in the inner optimizer: must be > 0 to set the rotation; or give angle")
+        name = known.pop("optimizer")
+        return theory.stationary(name, lr=lr, weight_decay=wd, size=1, method=self._options["method"], **known).rotation
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:  # type: ignore[override]
+        """Take one step.
+
+        Args:
+            closure: re-evaluates the model and returns the loss.
+        """
+        turning = [p for p in self._turning() if p.numel()]
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        else:
+            loss = None
+        before = [p.detach().clone() for p in turning]
+        self.inner.step()
+        self._steps += 1
+        groups = {id(p): g for g in self.param_groups for p in g["params"]}
+        for p, old in zip(turning, before, strict=True):
+            group, lr = groups[id(p)], float(groups[id(p)]["lr"])
+            if p.grad is None or lr == 0.0:
+                p.copy_(old)
+                continue
+            state = self.state[p]
+            weight = old
+            if p.dtype in LOW_PRECISION:
+                weight = state.get("master", old.float())
+                weight = torch.where(weight.to(p.dtype) == old, weight, old.float())
+                state["master"] = weight
+            direction = (old.to(weight.dtype) - p.to(weight.dtype)) / lr
+            options = self._options | {"lr": lr, "weight_decay": 0.0, "decay": "lr", "lr_max": None}
+            piece = Piece(weight, state)
+            self._rotate.turn(
+                piece, direction, angle=self._wanted(group, self._steps), t=1, group=options, rule=self._rule
+            )
+            p.copy_(weight)
+        return loss
+
+    def state_dict(self) -> dict[str, Any]:
+        """The inner optimizer's state, and the sizes that the rows are tracked by."""
+        params = [p for g in self.param_groups for p in g["params"]]
+        rows = {i: dict(self.state[p]) for i, p in enumerate(params) if p in self.state}
+        return {"inner": self.inner.state_dict(), "rows": rows, "steps": self._steps}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Go on from a saved state.
+
+        Args:
+            state_dict: what `state_dict` returned.
+        """
+        if "inner" not in state_dict:
+            raise ValueError("state_dict has no 'inner': must be one that a Rotational optimizer saved")
+        self.inner.load_state_dict(state_dict["inner"])
+        self.param_groups = self.inner.param_groups
+        params = [p for g in self.param_groups for p in g["params"]]
+        self.state.clear()
+        for i, rows in state_dict["rows"].items():
+            self.state[params[i]] = {k: v.clone() for k, v in rows.items()}
+        self._steps = int(state_dict["steps"])
+
+
+@final
+class Switch(Optimizer):
+    """One optimizer until a step, another after it, abruptly or blended.
+
+    During a blend both take their step from the same weights, and the weights move by (1−s) of the first's change and s
+    of the second's, s rising from 0 to 1 in a line.
+
+    Args:
+        first: the optimizer of the first `at` steps.
+        second: the optimizer of the rest, over the same parameters.
+        at: number of steps that are the first's alone.
+        blend: number of steps over which one turns into the other.
+
+    Reference: thesis 3.2, Adam2SGD and SGD2Adam.
+
+    >>> w = torch.nn.Parameter(torch.ones(1))
+    >>> optimizer = Switch(torch.optim.SGD([w], lr=0.1), torch.optim.SGD([w], lr=0.5), at=1)
+    >>> for _ in range(2):
+    ...     w.grad = torch.ones(1)
+    ...     _ = optimizer.step()
+    >>> round(w.item(), 6)
+    0.4
+    """
+
+    def __init__(self, first: Optimizer, second: Optimizer, at: int, *, blend: int = 0):
+        mine, theirs = ({id(p) for g in o.param_groups for p in g["params"]} for o in (first, second))
+        if mine != theirs:
+            raise ValueError(f"second has {len(theirs)} parameters: must be the same {len(mine)} as first's")
+        self.first, self.second = first, second
+        self.at, self.blend = _check.whole("at", at), _check.whole("blend", blend)
+        self._steps = 0
+        super().__init__([p for g in first.param_groups for p in g["params"]], {"lr": 0.0})
+        self.param_groups = [*first.param_groups, *second.param_groups]
+
+    @property
+    def share(self) -> float:
+        """s, the second optimizer's share of the next step."""
+        if self._steps < self.at:
+            return 0.0
+        return min(1.0, (self._steps - self.at + 1) / (self.blend + 1))
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:  # type: ignore[override]
+        """Take one step.
+
+        Args:
+            closure: re-evaluates the model and returns the loss.
+        """
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        s = self.share
+        if s in (0.0, 1.0):
+            (self.second if s else self.first).step()
+        else:
+            params = [p for g in self.first.param_groups for p in g["params"] if p.grad is not None]
+            before = [p.detach().clone() for p in params]
+            self.first.step()
+            after = [p.detach().clone() for p in params]
+            for p, old in zip(params, before, strict=True):
+                p.copy_(old)
+            self.second.step()
+            for p, one in zip(params, after, strict=True):
+                p.lerp_(one, 1 - s)
+        self._steps += 1
+        return loss
+
+    def state_dict(self) -> dict[str, Any]:
+        """The states of both, and the step."""
+        return {"first": self.first.state_dict(), "second": self.second.state_dict(), "steps": self._steps}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Go on from a saved state.
+
+        Args:
+            state_dict: what `state_dict` returned.
+        """
+        if not {"first", "second", "steps"} <= set(state_dict):
+            raise ValueError("state_dict: must be one that a Switch saved, with first, second and steps")
+        self.first.load_state_dict(state_dict["first"])
+        self.second.load_state_dict(state_dict["second"])
+        self.param_groups = [*self.first.param_groups, *self.second.param_groups]
+        self._steps = int(state_dict["steps"])

@@ -1,0 +1,109 @@
+"""The papers' algorithms written literally in numpy, one weight array at a time: what optimizers are held to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+Array = np.ndarray
+
+
+def sgdm(w: Array, grads: Array, *, lr: float, momentum: float, weight_decay: float = 0.0, l2: float = 0.0,
+         nesterov: bool = False) -> Array:  # fmt: skip
+    m = np.zeros_like(w)
+    for g in grads:
+        g = g + l2 * w
+        m = momentum * m + g
+        u = g + momentum * m if nesterov else m
+        w = w - lr * weight_decay * w - lr * u
+    return w
+
+
+def rmsprop(w: Array, grads: Array, *, lr: float, alpha: float, eps: float, weight_decay: float = 0.0) -> Array:
+    v = np.zeros_like(w)
+    for g in grads:
+        v = alpha * v + (1 - alpha) * g**2
+        w = w - lr * weight_decay * w - lr * g / (np.sqrt(v) + eps)
+    return w
+
+
+def adam(w: Array, grads: Array, *, lr: float, betas: tuple[float, float], eps: float, weight_decay: float = 0.0,
+         l2: float = 0.0, zero_init: bool = True, bias_correction: bool = True, nested: bool = False,
+         decay: str = "lr", lr_max: float | None = None) -> Array:  # fmt: skip
+    b1, b2 = betas
+    m, v = np.zeros_like(w), np.zeros_like(w)
+    for t, g in enumerate(grads, start=1):
+        g = g + l2 * w
+        if t == 1 and not zero_init:
+            m, v = (np.sign(g) if nested else g.copy()), g**2
+        v = b2 * v + (1 - b2) * g**2
+        v_hat = v / (1 - b2**t) if bias_correction else v
+        m = b1 * m + (1 - b1) * (g / (np.sqrt(v_hat) + eps) if nested else g)
+        m_hat = m / (1 - b1**t) if bias_correction else m
+        u = m_hat if nested else m_hat / (np.sqrt(v_hat) + eps)
+        lost = {
+            "lr": lr * weight_decay,
+            "independent": weight_decay,
+            "corrected": weight_decay * lr**2 / (lr_max or lr),
+            "cautious": lr * weight_decay * (u * w >= 0),
+        }[decay]
+        w = w - lost * w - lr * u
+    return w
+
+
+def signsgdm(w: Array, grads: Array, *, lr: float, momentum: float, weight_decay: float = 0.0) -> Array:
+    m = np.zeros_like(w)
+    for g in grads:
+        m = momentum * m + (1 - momentum) * g
+        w = w - lr * weight_decay * w - lr * np.sign(m)
+    return w
+
+
+def lion(w: Array, grads: Array, *, lr: float, betas: tuple[float, float], weight_decay: float = 0.0) -> Array:
+    m = np.zeros_like(w)
+    for g in grads:
+        u = np.sign(betas[0] * m + (1 - betas[0]) * g)
+        m = betas[1] * m + (1 - betas[1]) * g
+        w = w - lr * (u + weight_decay * w)
+    return w
+
+
+def normalized(w: Array, grads: Array, *, lr: float, weight_decay: float = 0.0, granularity: str = "tensor") -> Array:
+    for g in grads:
+        axes = tuple(range(1, g.ndim)) if granularity == "neuron" else None
+        size = np.sqrt(np.sum(g**2, axis=axes, keepdims=True))
+        w = w - lr * weight_decay * w - lr * g / size
+    return w
+
+
+def algorithm_1(w: Array, grads: Array, *, direction: Callable[[], Callable[[Array, int], Array]], angle: float,
+                track: float = 0.99, eps: float = 1e-8, center: bool = False) -> Array:  # fmt: skip
+    """RE Algorithm 1, line by line, for a matrix whose rows are neurons."""
+    inner = direction()
+    nu = np.zeros((len(w), 1))
+    n = np.linalg.norm(w, axis=1, keepdims=True)
+    for t, g in enumerate(grads, start=1):
+        step = -inner(g, t)
+        step = step - np.sum(step * w, axis=1, keepdims=True) / np.sum(w * w, axis=1, keepdims=True) * w
+        nu = track * nu + (1 - track) * np.sum(step**2, axis=1, keepdims=True)
+        w = w + angle * n * step / np.sqrt(nu / (1 - track**t) + eps)
+        if center:
+            w = w - w.mean(axis=1, keepdims=True)
+        w = n * w / np.linalg.norm(w, axis=1, keepdims=True)
+    return w
+
+
+def adam_direction(betas: tuple[float, float], eps: float) -> Callable[[], Callable[[Array, int], Array]]:
+    def start() -> Callable[[Array, int], Array]:
+        state: dict[str, Any] = {"m": 0.0, "v": 0.0}
+
+        def u(g: Array, t: int) -> Array:
+            state["m"] = betas[0] * state["m"] + (1 - betas[0]) * g
+            state["v"] = betas[1] * state["v"] + (1 - betas[1]) * g**2
+            return state["m"] / (1 - betas[0] ** t) / (np.sqrt(state["v"] / (1 - betas[1] ** t)) + eps)
+
+        return u
+
+    return start

@@ -1,0 +1,77 @@
+"""The table: every optimizer of the family with the settings that its tests run it at."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import references
+import torch
+
+from equipoise import optim
+
+
+@dataclass(frozen=True)
+class Row:
+    """One optimizer at one setting, with its literal reference and its twin in torch, where there are such."""
+
+    name: str
+    make: type
+    options: dict[str, Any]
+    reference: Callable[..., np.ndarray] | None = None
+    twin: Callable[[Any], torch.optim.Optimizer] | None = None
+    reference_options: dict[str, Any] | None = field(default=None)
+
+    def __str__(self) -> str:
+        return self.name
+
+    def build(self, params: Any, **more: Any) -> torch.optim.Optimizer:
+        return self.make(params, **(self.options | more))
+
+
+ADAM = {"lr": 0.01, "betas": (0.8, 0.95), "eps": 1e-3}
+TURN = {"lr": 0.02, "weight_decay": 0.1}
+
+PLAIN = [
+    Row("SGDM", optim.SGDM, {"lr": 0.01, "momentum": 0.9, "weight_decay": 0.1}, references.sgdm),
+    Row("SGDM nesterov L2", optim.SGDM, {"lr": 0.01, "momentum": 0.8, "l2": 0.1, "nesterov": True}, references.sgdm,
+        lambda p: torch.optim.SGD(p, lr=0.01, momentum=0.8, weight_decay=0.1, nesterov=True)),
+    Row("RMSProp", optim.RMSProp, {"lr": 0.01, "alpha": 0.9, "eps": 1e-3, "weight_decay": 0.1}, references.rmsprop),
+    Row("RMSProp plain", optim.RMSProp, {"lr": 0.01, "alpha": 0.9, "eps": 1e-3}, references.rmsprop,
+        lambda p: torch.optim.RMSprop(p, lr=0.01, alpha=0.9, eps=1e-3)),
+    Row("Adam", optim.Adam, ADAM, references.adam, lambda p: torch.optim.Adam(p, **ADAM)),
+    Row("Adam L2", optim.Adam, ADAM | {"l2": 0.1}, references.adam,
+        lambda p: torch.optim.Adam(p, weight_decay=0.1, **ADAM)),
+    Row("AdamW", optim.AdamW, ADAM | {"weight_decay": 0.1}, references.adam,
+        lambda p: torch.optim.AdamW(p, weight_decay=0.1, **ADAM)),
+    *(
+        Row(f"Adam zero_init={zi} bias_correction={bc} nested={n}", optim.Adam,
+            ADAM | {"zero_init": zi, "bias_correction": bc, "nested": n}, references.adam)
+        for zi in (True, False) for bc in (True, False) for n in (True, False)
+    ),
+    *(
+        Row(f"AdamW {kind}", optim.AdamW, ADAM | {"weight_decay": 0.1, "decay": kind, **more}, references.adam)
+        for kind, more in (("independent", {}), ("corrected", {"lr_max": 0.05}), ("cautious", {}))
+    ),
+    Row("SignSGDM", optim.SignSGDM, {"lr": 0.01, "momentum": 0.8, "weight_decay": 0.1}, references.signsgdm),
+    Row("Lion", optim.Lion, {"lr": 0.01, "betas": (0.8, 0.95), "weight_decay": 0.1}, references.lion),
+    Row("NormalizedGD", optim.NormalizedGD, {"lr": 0.01, "weight_decay": 0.1}, references.normalized),
+    Row("NormalizedGD neuron", optim.NormalizedGD, {"lr": 0.01, "granularity": "neuron"}, references.normalized),
+]  # fmt: skip
+
+CONTROLLED = [
+    Row("RotationalSGDM", optim.RotationalSGDM, TURN),
+    Row("RotationalAdamW", optim.RotationalAdamW, TURN),
+    Row("RotationalAdamW centred", optim.RotationalAdamW, TURN | {"center": True}),
+    Row("RotationalAdamW tensor", optim.RotationalAdamW, TURN | {"granularity": "tensor"}),
+    Row("RotationalAdamW paper", optim.RotationalAdamW, TURN | {"reference": "paper"}),
+    Row("RotationalAdamL2", optim.RotationalAdamL2, TURN | {"l2": 0.01}),
+    Row("RotationalLion", optim.RotationalLion, TURN),
+    Row("RotationalSignSGDM", optim.RotationalSignSGDM, TURN),
+    Row("HyperballAdamW", optim.HyperballAdamW, {"lr": 0.02}),
+    Row("AdamCPR", optim.AdamCPR, {"lr": 0.02, "warm_start": 3}),
+]
+
+ALL = PLAIN + CONTROLLED

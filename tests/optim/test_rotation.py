@@ -1,0 +1,233 @@
+"""Rotational variants deliver the rotation that was asked for; hyperball and constrain do what they say."""
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import references
+import torch
+from table import TURN
+
+from equipoise import optim, schedules, theory
+from equipoise.optim.moves import settled
+from equipoise.theory import rotation_angle
+
+ROWS, COLUMNS = 64, 256
+
+
+def delivered(
+    optimizer: Any, w: torch.nn.Parameter, *, steps: int, mean: float = 0.0, fixed: bool = False
+) -> np.ndarray:
+    """Mean rotation over the rows at every step, with gradients of unit noise and a row mean."""
+    generator = torch.Generator().manual_seed(7)
+    out = []
+    for _ in range(steps):
+        level = torch.ones(ROWS, 1) if fixed else torch.randn(ROWS, 1, generator=generator)
+        w.grad = (torch.randn(ROWS, COLUMNS, generator=generator) + mean * level).to(w.dtype)
+        before = _weights(optimizer, w)
+        optimizer.step()
+        change = _weights(optimizer, w) - before
+        norm = before.norm(dim=1)
+        radial = (change * before).sum(1) / norm
+        theta = rotation_angle(norm=norm.numpy(), change_norm=change.norm(dim=1).numpy(), radial=radial.numpy())
+        out.append(float(theta.mean()))
+    return np.array(out)
+
+
+def _weights(optimizer: Any, w: torch.nn.Parameter) -> torch.Tensor:
+    state = optimizer.state.get(w, {})
+    return state.get("master", w.detach()).double().clone()
+
+
+def matrix(dtype: torch.dtype = torch.float32) -> torch.nn.Parameter:
+    return torch.nn.Parameter(torch.randn(ROWS, COLUMNS, generator=torch.Generator().manual_seed(3)).to(dtype))
+
+
+VARIANTS = [
+    (optim.RotationalSGDM, {}),
+    (optim.RotationalAdamW, {}),
+    (optim.RotationalAdamW, {"betas": (0.9, 0.95)}),
+    (optim.RotationalAdamW, {"betas": (0.95, 0.95), "nested": True}),
+    (optim.RotationalAdamW, {"bias_correction": False}),
+    (optim.RotationalLion, {}),
+    (optim.RotationalSignSGDM, {}),
+]
+
+
+@pytest.mark.parametrize(("make", "options"), VARIANTS, ids=lambda x: getattr(x, "__name__", str(x)))
+def test_rotation_is_the_equilibriums_from_the_first_step(make: Any, options: dict) -> None:
+    w = matrix()
+    optimizer = make([w], **(TURN | options))
+    wanted = settled(optimizer.rule, optimizer.param_groups[0]).rotation
+    got = delivered(optimizer, w, steps=600) / wanted
+    assert np.abs(got - 1).max() < 0.03
+    assert abs(got[-200:].mean() - 1) < 0.02
+
+
+@pytest.mark.parametrize("fixed", [False, True], ids=["mean that changes", "mean that stays"])
+@pytest.mark.parametrize("mean", [1.0, 3.0])
+@pytest.mark.parametrize("make", [optim.RotationalSGDM, optim.RotationalAdamW])
+def test_a_row_mean_takes_nothing_from_a_centred_rotation(make: Any, mean: float, fixed: bool) -> None:
+    w = matrix()
+    optimizer = make([w], center=True, **TURN)
+    wanted = settled(optimizer.rule, optimizer.param_groups[0]).rotation
+    got = delivered(optimizer, w, steps=600, mean=mean, fixed=fixed) / wanted
+    assert np.abs(got - 1).max() < 0.031
+    assert abs(got[-200:].mean() - 1) < 0.02
+    assert w.detach().mean(dim=1).abs().max() < 1e-4
+
+
+@pytest.mark.parametrize("mean", [1.0, 3.0])
+def test_the_papers_algorithm_loses_rotation_to_the_mean(mean: float) -> None:
+    """The flaw itself, so that the mended variant is known to differ from it."""
+    w = matrix()
+    optimizer = optim.RotationalAdamW([w], center=True, reference="paper", **TURN)
+    wanted = settled(optimizer.rule, optimizer.param_groups[0]).rotation
+    got = delivered(optimizer, w, steps=600, mean=mean) / wanted
+    assert got[-200:].mean() < {1.0: 0.8, 3.0: 0.4}[mean]
+
+
+@pytest.mark.parametrize("center", [False, True])
+def test_paper_mode_is_algorithm_1(center: bool) -> None:
+    rng = np.random.default_rng(0)
+    start, grads = rng.standard_normal((5, 7)), rng.standard_normal((30, 5, 7))
+    w = torch.nn.Parameter(torch.from_numpy(start.copy()))
+    betas, eps, angle = (0.9, 0.95), 1e-8, 0.03
+    optimizer = optim.RotationalAdamW([w], angle=angle, betas=betas, eps=eps, reference="paper", center=center)
+    for g in grads:
+        w.grad = torch.from_numpy(g)
+        optimizer.step()
+    direction = references.adam_direction(betas, eps)
+    expected = references.algorithm_1(start, grads, direction=direction, angle=angle, center=center)
+    np.testing.assert_allclose(w.detach().numpy(), expected, rtol=1e-9)
+
+
+def test_small_rotations_survive_in_bfloat16() -> None:
+    w = matrix(torch.bfloat16)
+    optimizer = optim.RotationalAdamW([w], angle=3e-4)
+    start = w.detach().double().clone()
+    got = delivered(optimizer, w, steps=200)
+    assert np.abs(got / 3e-4 - 1).max() < 0.03
+    moved = torch.nn.functional.cosine_similarity(start, w.detach().double(), dim=1).acos().mean()
+    exact = torch.nn.functional.cosine_similarity(start, optimizer.state[w]["master"].double(), dim=1).acos().mean()
+    assert float(moved) == pytest.approx(float(exact), rel=0.05)
+
+
+def test_angles_given_as_numbers_schedules_and_speeds() -> None:
+    w = matrix()
+    got = delivered(optim.RotationalLion([w], angle=0.2), w, steps=50)
+    np.testing.assert_allclose(got, 0.2, rtol=0.01)
+    w = matrix()
+    curve = schedules.linear(50, peak=0.1, final=0.01)
+    got = delivered(optim.RotationalAdamW([w], angle=curve), w, steps=50)
+    np.testing.assert_allclose(got, curve.values(50), rtol=0.03)
+    w = matrix()
+    speeds = torch.linspace(0.5, 2.0, ROWS)
+    optimizer = optim.RotationalAdamW([{"params": [w], "speeds": speeds}], angle=0.05)
+    before = w.detach().clone()
+    w.grad = torch.randn(ROWS, COLUMNS, generator=torch.Generator().manual_seed(0))
+    optimizer.step()
+    angle = torch.nn.functional.cosine_similarity(before.double(), w.detach().double(), dim=1).acos()
+    torch.testing.assert_close(angle, 0.05 * speeds.double(), rtol=1e-3, atol=0)
+
+
+def test_heads_are_rows_of_their_own() -> None:
+    w = torch.nn.Parameter(torch.randn(12, 8, generator=torch.Generator().manual_seed(0)))
+    before = w.detach().reshape(3, -1).norm(dim=1)
+    optimizer = optim.RotationalAdamW([w], angle=0.1, granularity=3)
+    w.grad = torch.randn(12, 8, generator=torch.Generator().manual_seed(1))
+    optimizer.step()
+    torch.testing.assert_close(w.detach().reshape(3, -1).norm(dim=1), before)
+    assert optimizer.state[w]["row_norm"].shape == (3, 1)
+
+
+def test_norm_target() -> None:
+    w = matrix()
+    delivered(optim.RotationalAdamW([w], angle=0.01, norm=2.0), w, steps=2)
+    torch.testing.assert_close(w.detach().norm(dim=1), torch.full((ROWS,), 2.0))
+
+
+def test_zero_rows_grow_to_their_equilibrium_and_then_rotate() -> None:
+    w = torch.nn.Parameter(torch.zeros(ROWS, COLUMNS))
+    optimizer = optim.RotationalAdamW([w], lr=0.05, weight_decay=0.5, betas=(0.9, 0.95))
+    generator = torch.Generator().manual_seed(0)
+    for _ in range(400):
+        w.grad = torch.randn(ROWS, COLUMNS, generator=generator)
+        optimizer.step()
+    norm = settled(optimizer.rule, optimizer.param_groups[0], COLUMNS).norm
+    assert w.detach().norm(dim=1).mean().item() == pytest.approx(norm, rel=0.1)
+    assert float((optimizer.state[w]["row_norm"] > 0).float().mean()) == 1.0
+
+
+def test_rotation_without_decay_is_refused() -> None:
+    with pytest.raises(
+        ValueError, match="weight_decay = 0: must be > 0, as the rotation comes from lr and weight decay"
+    ):
+        optim.RotationalAdamW([matrix()], weight_decay=0.0)
+    optim.RotationalAdamW([{"params": [matrix()], "rotate": False}], weight_decay=0.0)
+
+
+def test_vectors_take_the_plain_step() -> None:
+    bias, twin = (torch.nn.Parameter(torch.ones(5)) for _ in range(2))
+    rotational, plain = optim.RotationalAdamW([bias], **TURN), optim.AdamW([twin], **TURN)
+    for t in range(5):
+        bias.grad = torch.full((5,), float(t - 2))
+        twin.grad = bias.grad.clone()
+        rotational.step()
+        plain.step()
+    torch.testing.assert_close(bias.detach(), twin.detach())
+
+
+def test_adam_l2s_direction_at_adamws_rotation() -> None:
+    w = matrix()
+    optimizer = optim.RotationalAdamL2([w], l2=0.1, **TURN)
+    wanted = theory.stationary("adamw", size=1, **TURN).rotation
+    got = delivered(optimizer, w, steps=300) / wanted
+    assert np.abs(got - 1).max() < 0.03
+    plain, twin = matrix(), matrix()
+    other = optim.RotationalAdamW([twin], **TURN)
+    delivered(optim.RotationalAdamL2([plain], l2=5.0, **TURN), plain, steps=20)
+    delivered(other, twin, steps=20)
+    assert not torch.allclose(plain, twin)
+
+
+def test_hyperball_turns_each_tensor_by_lr() -> None:
+    w = matrix()
+    optimizer = optim.HyperballAdamW([w], lr=0.05)
+    before = w.detach().double().clone()
+    w.grad = torch.randn(ROWS, COLUMNS, generator=torch.Generator().manual_seed(0))
+    optimizer.step()
+    after = w.detach().double()
+    u = torch.sign(w.grad.double())
+    x = before - 0.05 * u * before.norm() / u.norm()
+    torch.testing.assert_close(after, x * before.norm() / x.norm(), rtol=1e-4, atol=1e-6)
+
+
+def test_constraint_holds_the_norm_at_its_bound() -> None:
+    w = matrix()
+    optimizer = optim.AdamCPR([w], lr=0.05, bound="warm_start", warm_start=20, rate=0.1)
+    generator = torch.Generator().manual_seed(0)
+    sizes = []
+    for _ in range(400):
+        w.grad = torch.randn(ROWS, COLUMNS, generator=generator)
+        optimizer.step()
+        sizes.append(w.detach().square().mean().item())
+    bound = optimizer.state[w]["bound"].item()
+    assert bound == pytest.approx(sizes[19], rel=1e-2)
+    free = optim.Adam([twin := matrix()], lr=0.05)
+    delivered(free, twin, steps=400)
+    assert np.mean(sizes[-100:]) == pytest.approx(bound, rel=0.05)
+    assert twin.detach().square().mean().item() > 1.1 * bound
+
+
+def test_inflection_point_is_found_where_growth_slows() -> None:
+    w = torch.nn.Parameter(torch.full((4, 4), 0.01))
+    optimizer = optim.AdamCPR([w], lr=1e-9, warm_start=1)
+    w.grad = torch.zeros(4, 4)
+    growth = [1.0, 2.0, 4.0, 7.0, 9.0, 10.0]  # of the mean square: differences 1, 2, 3, 2: slows at the fifth
+    for size in growth:
+        with torch.no_grad():
+            w.fill_(math.sqrt(size))
+        optimizer.step()
+    assert optimizer.state[w]["bound"].item() == pytest.approx(9.0, rel=1e-4)

@@ -1,0 +1,144 @@
+"""The wrapper that makes a rotational variant of any torch optimizer, and the switch between two."""
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+
+from equipoise import optim, theory
+
+
+def matrix(seed: int = 0) -> torch.nn.Parameter:
+    return torch.nn.Parameter(torch.randn(8, 64, generator=torch.Generator().manual_seed(seed)))
+
+
+def drive(optimizer: Any, params: list[torch.nn.Parameter], steps: range) -> list[torch.Tensor]:
+    for t in steps:
+        generator = torch.Generator().manual_seed(t)
+        for p in params:
+            p.grad = torch.randn(p.shape, generator=generator)
+        optimizer.step()
+    return [p.detach().clone() for p in params]
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda p: torch.optim.NAdam(p, lr=0.01),
+        lambda p: torch.optim.Adagrad(p, lr=0.01),
+        lambda p: torch.optim.AdamW(p, lr=0.01, fused=True),
+        lambda p: optim.Lion(p, lr=0.01),
+    ],
+)
+def test_any_optimizer_rotates_by_the_angle(make: Any) -> None:
+    w, bias = matrix(), torch.nn.Parameter(torch.ones(8))
+    optimizer = optim.Rotational(make([w, bias]), angle=0.05)
+    plain = torch.nn.Parameter(torch.ones(8))
+    inner = make([plain])
+    norm = w.detach().norm(dim=1)
+    for t in range(20):
+        before = w.detach().double().clone()
+        generator = torch.Generator().manual_seed(t)
+        w.grad = torch.randn(w.shape, generator=generator)
+        bias.grad = torch.randn(8, generator=generator)
+        plain.grad = bias.grad.clone()
+        optimizer.step()
+        inner.step()
+        angle = torch.nn.functional.cosine_similarity(before, w.detach().double(), dim=1).acos().mean()
+        assert angle.item() == pytest.approx(0.05, rel=0.05)
+    torch.testing.assert_close(w.detach().norm(dim=1), norm)
+    torch.testing.assert_close(bias.detach(), plain.detach())
+
+
+def test_wrapped_adamw_is_rotational_adamw() -> None:
+    a, b = matrix(), matrix()
+    wrapped = optim.Rotational(torch.optim.AdamW([a], lr=0.01, weight_decay=0.1))
+    ours = optim.RotationalAdamW([b], lr=0.01, weight_decay=0.1)
+    assert (
+        wrapped._wanted(wrapped.param_groups[0], 1)
+        == theory.stationary("adamw", lr=0.01, weight_decay=0.1, size=1).rotation
+    )
+    one, two = drive(wrapped, [a], range(60)), drive(ours, [b], range(60))
+    cosine = torch.nn.functional.cosine_similarity(one[0], two[0], dim=1)
+    assert cosine.min() > 0.999
+
+
+def test_schedulers_reach_the_inner_optimizer() -> None:
+    w = matrix()
+    optimizer = optim.Rotational(torch.optim.AdamW([w], lr=0.01, weight_decay=0.1))
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1, gamma=0.5)
+    drive(optimizer, [w], range(1))
+    scheduler.step()
+    assert optimizer.inner.param_groups[0]["lr"] == 0.005
+
+
+def test_rotational_resumes() -> None:
+    def fresh(p: torch.nn.Parameter) -> optim.Rotational:
+        return optim.Rotational(torch.optim.NAdam([p], lr=0.01), angle=0.02)
+
+    a = matrix()
+    whole = drive(fresh(a), [a], range(10))
+    b = matrix()
+    first = fresh(b)
+    drive(first, [b], range(4))
+    state = copy.deepcopy(first.state_dict())
+    c = torch.nn.Parameter(b.detach().clone())
+    second = fresh(c)
+    second.load_state_dict(state)
+    torch.testing.assert_close(drive(second, [c], range(4, 10)), whole, rtol=0, atol=0)
+
+
+def test_unknown_rotations_are_refused() -> None:
+    with pytest.raises(ValueError, match="angle = None: must be given for Adagrad"):
+        optim.Rotational(torch.optim.Adagrad([matrix()]))
+    with pytest.raises(ValueError, match="weight_decay = 0 in the inner optimizer"):
+        optim.Rotational(torch.optim.Adam([matrix()]))
+    with pytest.raises(ValueError, match="optimizer = int: must be a torch optimizer"):
+        optim.Rotational(3)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="state_dict has no 'inner'"):
+        optim.Rotational(torch.optim.NAdam([matrix()]), angle=0.1).load_state_dict({})
+
+
+@pytest.mark.parametrize("blend", [0, 4])
+def test_switch(blend: int) -> None:
+    w, a, b = matrix(), matrix(), matrix()
+    switch = optim.Switch(optim.Adam([w], lr=0.01), torch.optim.SGD([w], lr=0.1), at=3, blend=blend)
+    one, two = optim.Adam([a], lr=0.01), torch.optim.SGD([b], lr=0.1)
+    assert_equal = torch.testing.assert_close
+    assert_equal(drive(switch, [w], range(3)), drive(one, [a], range(3)), rtol=0, atol=0)
+    for t in range(3, 3 + blend):
+        s = switch.share
+        assert 0 < s < 1
+        with torch.no_grad():
+            a.copy_(w)
+            b.copy_(w)
+        (first,), (second,) = drive(one, [a], range(t, t + 1)), drive(two, [b], range(t, t + 1))
+        (got,) = drive(switch, [w], range(t, t + 1))
+        assert_equal(got, (1 - s) * first + s * second)
+    with torch.no_grad():
+        b.copy_(w)
+    later = range(3 + blend, 8 + blend)
+    assert switch.share == 1.0
+    assert_equal(drive(switch, [w], later), drive(two, [b], later))
+
+
+def test_switch_resumes_and_refuses() -> None:
+    def fresh(p: torch.nn.Parameter) -> optim.Switch:
+        return optim.Switch(torch.optim.SGD([p], lr=0.1, momentum=0.9), optim.AdamW([p], lr=0.01), at=5, blend=3)
+
+    a, b = matrix(), matrix()
+    whole = drive(fresh(a), [a], range(12))
+    first = fresh(b)
+    drive(first, [b], range(6))
+    state = copy.deepcopy(first.state_dict())
+    c = torch.nn.Parameter(b.detach().clone())
+    second = fresh(c)
+    second.load_state_dict(state)
+    torch.testing.assert_close(drive(second, [c], range(6, 12)), whole, rtol=0, atol=0)
+    with pytest.raises(ValueError, match="second has 1 parameters: must be the same 2 as first's"):
+        optim.Switch(torch.optim.SGD([a, b]), torch.optim.SGD([a]), at=1)
+    with pytest.raises(ValueError, match="at = -1: must be a whole number"):
+        optim.Switch(torch.optim.SGD([a]), torch.optim.SGD([a]), at=-1)
+    with pytest.raises(ValueError, match="must be one that a Switch saved"):
+        second.load_state_dict({})
