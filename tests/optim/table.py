@@ -31,8 +31,8 @@ class Row:
         return self.make(params, **(self.options | more))
 
 
-ADAM = {"lr": 0.01, "betas": (0.8, 0.95), "eps": 1e-3}
-TURN = {"lr": 0.02, "weight_decay": 0.1}
+ADAM: dict[str, Any] = {"lr": 0.01, "betas": (0.8, 0.95), "eps": 1e-3}
+TURN: dict[str, Any] = {"lr": 0.02, "weight_decay": 0.1}
 
 PLAIN = [
     Row("SGDM", optim.SGDM, {"lr": 0.01, "momentum": 0.9, "weight_decay": 0.1}, references.sgdm),

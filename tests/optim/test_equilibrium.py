@@ -37,7 +37,7 @@ def test_measured_equilibrium_equals_theory(make: Any, options: dict, predicted:
     generator = torch.Generator().manual_seed(0)
     start = torch.randn(ROWS, COLUMNS, generator=generator)
     w = torch.nn.Parameter(start / start.norm(dim=1, keepdim=True) * expected.norm * 0.8)
-    decay = {} if make is optim.Adam else {"weight_decay": wd}
+    decay: dict[str, Any] = {} if make is optim.Adam else {"weight_decay": wd}
     optimizer = make([w], lr=lr, **(decay | options))
     norms, angles = [], []
     for t in range(900):

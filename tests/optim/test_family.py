@@ -33,9 +33,9 @@ def run(
     return [p.detach().clone() for p in params]
 
 
-def assert_same(a: list[torch.Tensor], b: list[torch.Tensor], **tolerance: float) -> None:
+def assert_same(a: list[torch.Tensor], b: list[torch.Tensor], *, rtol: float = 0.0, atol: float = 0.0) -> None:
     for x, y in zip(a, b, strict=True):
-        torch.testing.assert_close(x, y, **(tolerance or {"rtol": 0.0, "atol": 0.0}))
+        torch.testing.assert_close(x, y, rtol=rtol, atol=atol)
 
 
 @pytest.mark.parametrize("row", [r for r in PLAIN if r.reference], ids=str)

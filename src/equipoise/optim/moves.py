@@ -16,7 +16,7 @@ from torch import Tensor
 
 from equipoise import theory
 from equipoise.optim.many import Many
-from equipoise.optim.rules import Ratio, Rule, as_rows
+from equipoise.optim.rules import Ratio, Rule, as_rows, reduced, row_mean, row_norm, row_sum
 
 
 def decayed(w: Any, u: Any, *, lr: float, lost: float) -> None:
@@ -125,10 +125,11 @@ class Rotate(Move):
         w ← n · (w − tan(η_r)·n·d/s) / ‖…‖
 
     Deviations from the paper: gradients and d are centred, as they are under Weight Standardization, before d is
-    tracked, so that centring takes nothing from the rotation; weights are centred once, by the constructor; ‖d‖² is tracked relative to r_t, what a random walk has at step t, and
-    the step's own size counts until the tracker has seen enough, so that the rotation is right from the first step
-    whatever the gradients; tan keeps large angles; a zero row grows by plain steps until it is as long as its
-    equilibrium; η_r = 0 moves nothing. `reference="paper"` is Algorithm 1 to the letter.
+    tracked, so that centring takes nothing from the rotation; weights are centred once, by the constructor; ‖d‖² is
+    tracked relative to r_t, what a random walk has at step t, and the step's own size counts until the tracker has seen
+    enough, so that the rotation is right from the first step whatever the gradients; tan keeps large angles; a zero row
+    grows by plain steps until it is as long as its equilibrium; η_r = 0 moves nothing.
+    `reference="paper"` is Algorithm 1 to the letter.
     """
 
     defaults: ClassVar[dict[str, Any]] = {
@@ -147,9 +148,9 @@ class Rotate(Move):
         if not group["center"] or group["reference"] == "paper" or not turns(w, group):
             return g
         rows = as_rows(g, group["granularity"])
-        centred = rows - rows.mean(dim=1, keepdim=True)
+        centred = rows - row_mean(rows)
         # A constant row leaves only rounding, which must not become a direction.
-        real = centred.square().sum(1, keepdim=True) > 1e-12 * rows.square().sum(1, keepdim=True)
+        real = row_sum(centred.square()) > 1e-12 * row_sum(rows.square())
         return torch.where(real, centred, 0.0).reshape(g.shape)
 
     def __call__(self, pieces: list[Piece], u: Any, *, rule: Rule, t: int, group: dict[str, Any]) -> None:
@@ -172,7 +173,7 @@ class Rotate(Move):
             return
         w, d = as_rows(piece.w, group["granularity"]), as_rows(u, group["granularity"])
         if "row_norm" not in state:
-            n = w.norm(dim=1, keepdim=True)
+            n = row_norm(w)
             if group["norm"] is not None:
                 n = torch.where(n > 0, torch.full_like(n, float(group["norm"])), n)
             state["row_norm"], state["row_square"] = n, torch.zeros_like(n)
@@ -180,22 +181,22 @@ class Rotate(Move):
         state["row_step"] += 1
         n, nu = state["row_norm"], state["row_square"]
         if group["center"]:
-            d = d - d.mean(dim=1, keepdim=True)
-        square = w.square().sum(dim=1, keepdim=True)
+            d = d - row_mean(d)
+        square = row_sum(w.square())
         still = (square == 0) | (n == 0)
-        d_turn = d - w * ((d * w).sum(dim=1, keepdim=True) / square.clamp_min(1e-38))
+        d_turn = d - w * (row_sum(d * w) / square.clamp_min(1e-38))
         expected, beta = rule.expected_square(t, group), group["track"]
-        now = d_turn.square().sum(dim=1, keepdim=True)
+        now = row_sum(d_turn.square())
         nu.mul_(beta).add_(now, alpha=(1 - beta) / expected)
         steps = float(state["row_step"])
         own = beta ** (steps / 4)
-        size = (nu * ((1 - own) * expected / (1 - beta**steps)) + now * own).sqrt_()
+        size = (nu * ((1 - own) * expected / (1 - beta**steps)) + now * own).sqrt()
         tangent = math.tan(min(angle, 1.5)) * n
         if group["speeds"] is not None:
             tangent = (angle * group["speeds"].to(n).reshape(-1, 1)).clamp_max(1.5).tan() * n
         moved = w - d_turn * torch.where(size > 0, tangent / size.clamp_min(1e-38), 0.0)
-        moved = moved * (n / moved.norm(dim=1, keepdim=True).clamp_min(1e-38))
-        if bool(still.any()):
+        moved = moved * (n / row_norm(moved).clamp_min(1e-38))
+        if _any(still):
             moved = torch.where(still, self._grown(w, d, state, rule, group), moved)
         _put(piece.w, moved)
 
@@ -203,7 +204,7 @@ class Rotate(Move):
     def _grown(w: Tensor, d: Tensor, state: dict[str, Any], rule: Rule, group: dict[str, Any]) -> Tensor:
         """Rows that started at zero: plain decayed steps, until they are as long as their equilibrium."""
         grown = w * (1 - decay_of(group)) - float(group["lr"]) * d
-        length = grown.norm(dim=1, keepdim=True)
+        length = row_norm(grown)
         if group["norm"] is not None:
             target = float(group["norm"])
         elif decay_of(group) > 0 and rule.theory(group)["optimizer"] not in ("sgdm", "ngd"):
@@ -219,15 +220,15 @@ class Rotate(Move):
         w, d = as_rows(piece.w, group["granularity"]), as_rows(u, group["granularity"])
         state = piece.state
         if "row_norm" not in state:
-            state["row_norm"] = w.norm(dim=1, keepdim=True)
+            state["row_norm"] = row_norm(w)
             state["row_square"] = torch.zeros_like(state["row_norm"])
         n, nu, beta = state["row_norm"], state["row_square"], group["track"]
-        d = d - w * ((d * w).sum(dim=1, keepdim=True) / w.square().sum(dim=1, keepdim=True))
-        nu.mul_(beta).add_(d.square().sum(dim=1, keepdim=True), alpha=1 - beta)
+        d = d - w * (row_sum(d * w) / row_sum(w.square()))
+        nu.mul_(beta).add_(row_sum(d.square()), alpha=1 - beta)
         w = w - angle * n * d / (nu / (1 - beta**t) + 1e-8).sqrt()
         if group["center"]:
-            w = w - w.mean(dim=1, keepdim=True)
-        _put(piece.w, n * w / w.norm(dim=1, keepdim=True))
+            w = w - row_mean(w)
+        _put(piece.w, n * w / row_norm(w))
 
 
 @final
@@ -249,10 +250,10 @@ class Hyperball(Move):
             if lr == 0.0:
                 continue
             w, d = as_rows(piece.w, group["granularity"]), as_rows(direction, group["granularity"])
-            n = w.norm(dim=1, keepdim=True)
-            size = d.norm(dim=1, keepdim=True)
+            n = row_norm(w)
+            size = row_norm(d)
             x = w - d * (lr * torch.where(size > 0, n / size.clamp_min(1e-38), 0.0))
-            x = x * (n / x.norm(dim=1, keepdim=True).clamp_min(1e-38))
+            x = x * (n / row_norm(x).clamp_min(1e-38))
             _put(piece.w, torch.where(n > 0, x, -lr * d))
 
 
@@ -273,7 +274,7 @@ class Constrain(Move):
             w.add_(direction, alpha=-lr)
             if not turns(w, group):
                 continue
-            size = w.square().mean()
+            size = _local(w.square().mean())
             if "multiplier" not in state:
                 state["multiplier"] = torch.zeros_like(size)
                 state["bound"] = torch.full_like(size, math.inf)
@@ -281,7 +282,7 @@ class Constrain(Move):
             self._find_bound(state, size, t, group)
             # While the bound is not known, size − ∞ would make 0 of any multiplier, and does.
             state["multiplier"].add_((size - state["bound"]).clamp_min(-1e30), alpha=group["rate"]).clamp_(0.0, 0.5)
-            w.mul_(1 - 2 * state["multiplier"])
+            w.mul_(1 - 2 * float(state["multiplier"]))
 
     @staticmethod
     def _find_bound(state: dict[str, Any], size: Tensor, t: int, group: dict[str, Any]) -> None:
@@ -304,11 +305,20 @@ class Constrain(Move):
 def center_rows(w: Tensor, granularity: str | int) -> None:
     """Take the mean from every row and keep its norm; a constant row becomes zero."""
     rows = as_rows(w, granularity)
-    before = rows.norm(dim=1, keepdim=True)
-    rows = rows - rows.mean(dim=1, keepdim=True)
-    after = rows.norm(dim=1, keepdim=True)
+    before = row_norm(rows)
+    rows = rows - row_mean(rows)
+    after = row_norm(rows)
     _put(w, rows * torch.where(after > 1e-6 * before, before / after.clamp_min(1e-38), 0.0))
 
 
 def _put(w: Tensor, rows: Tensor) -> None:
     w.copy_(rows if rows.shape == w.shape else rows.reshape(w.shape))
+
+
+def _any(mask: Tensor) -> bool:
+    return bool(_local(mask.sum()))
+
+
+def _local(x: Tensor) -> Tensor:
+    """A scalar as an ordinary tensor, the same on all ranks."""
+    return reduced(x).full_tensor() if hasattr(x, "full_tensor") else x  # type: ignore[attr-defined]

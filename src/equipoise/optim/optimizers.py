@@ -479,7 +479,8 @@ class AdamCPR(RuleOptimizer):
         lr: learning rate η.
         betas: averaging factors.
         eps: ε.
-        bound: κ of the mean square, or how to find it: "inflection" (where it first grows more slowly than before) or "warm_start".
+        bound: κ of the mean square, or how to find it: "inflection" (where it first grows more slowly than before)
+            or "warm_start".
         rate: μ, of the multiplier.
         warm_start: the step at which, or the stretch of steps over which, the bound is looked for.
         **options: as for `SGDM`.

@@ -206,7 +206,7 @@ class NormalizedRule(Rule):
         if isinstance(g, Many):
             return Many([self(x, (), t, group) for x in g.tensors])
         flat = as_rows(g, group["granularity"])
-        return (flat / flat.norm(dim=1, keepdim=True).clamp_min(1e-30)).view_as(g)
+        return (flat / row_norm(flat).clamp_min(1e-30)).reshape(g.shape)
 
     def theory(self, group: dict[str, Any]) -> dict[str, Any]:
         return {"optimizer": "ngd"}
@@ -218,3 +218,28 @@ def as_rows(x: Tensor, granularity: str | int) -> Tensor:
         return x.reshape(1, -1)
     rows = x.shape[0] if granularity == "neuron" and x.ndim > 0 else 1 if granularity == "neuron" else int(granularity)
     return x if x.ndim == 2 and x.shape[0] == rows else x.reshape(rows, -1)
+
+
+def row_sum(rows: Tensor) -> Tensor:
+    """The sum of each row, as a column; whole also where a DTensor's rows lie on several ranks."""
+    return reduced(rows.sum(dim=1, keepdim=True))
+
+
+def row_mean(rows: Tensor) -> Tensor:
+    """The mean of each row, as a column."""
+    return row_sum(rows) / rows.shape[1]
+
+
+def row_norm(rows: Tensor) -> Tensor:
+    """The norm of each row, as a column."""
+    return row_sum(rows.square()).sqrt()
+
+
+def reduced(x: Tensor) -> Tensor:
+    """A DTensor whose pending sums over ranks are carried out; any other tensor as it is."""
+    if not hasattr(x, "placements"):
+        return x
+    from torch.distributed.tensor import Replicate
+
+    placements = [Replicate() if p.is_partial() else p for p in x.placements]  # type: ignore[attr-defined]
+    return x.redistribute(placements=placements)  # type: ignore[attr-defined]

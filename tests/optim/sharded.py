@@ -1,0 +1,81 @@
+"""One of two gloo ranks that step DTensor parameters and compare with the unsharded run; started by its test.
+
+python sharded.py RANK PORT FOLDER
+"""
+
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
+
+from equipoise import optim
+
+CASES: list[tuple[type, dict[str, Any]]] = [
+    (optim.AdamW, {"lr": 0.01, "weight_decay": 0.1}),
+    (optim.AdamW, {"lr": 0.01, "weight_decay": 0.1, "decay": "cautious"}),
+    (optim.Lion, {"lr": 0.01, "weight_decay": 0.1}),
+    (optim.SGDM, {"lr": 0.01, "weight_decay": 0.1}),
+    (optim.NormalizedGD, {"lr": 0.01, "granularity": "neuron"}),
+    (optim.NormalizedGD, {"lr": 0.01, "granularity": "tensor"}),
+    (optim.RotationalAdamW, {"lr": 0.01, "weight_decay": 0.1}),
+    (optim.RotationalAdamW, {"lr": 0.01, "weight_decay": 0.1, "granularity": "tensor"}),
+    (optim.RotationalAdamW, {"lr": 0.01, "weight_decay": 0.1, "center": True}),
+    (optim.HyperballAdamW, {"lr": 0.01}),
+    (optim.AdamCPR, {"lr": 0.01, "warm_start": 2}),
+]
+PLACEMENTS = {"rows": Shard(0), "columns": Shard(1), "replicated": Replicate()}
+STEPS = 4
+
+
+def weight() -> torch.Tensor:
+    w = torch.randn(6, 10, generator=torch.Generator().manual_seed(0))
+    w[1] = 0.0
+    return w
+
+
+def gradient(t: int) -> torch.Tensor:
+    return torch.randn(6, 10, generator=torch.Generator().manual_seed(10 + t))
+
+
+def unsharded(make: type, options: dict[str, Any]) -> torch.Tensor:
+    p = torch.nn.Parameter(weight())
+    optimizer = make([p], **options)
+    for t in range(STEPS):
+        p.grad = gradient(t)
+        optimizer.step()
+    return p.detach()
+
+
+def worker(rank: int, port: int, folder: str) -> None:
+    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "RANK": str(rank), "WORLD_SIZE": "2"}
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", rank=rank, world_size=2)
+    mesh = init_device_mesh("cpu", (2,))
+    report = []
+    for make, options in CASES:
+        expected = unsharded(make, options)
+        for name, placement in PLACEMENTS.items():
+            label = f"{make.__name__} {options} {name}"
+            try:
+                p = torch.nn.Parameter(distribute_tensor(weight(), mesh, [placement]))
+                optimizer = make([p], **options)
+                for t in range(STEPS):
+                    p.grad = distribute_tensor(gradient(t), mesh, [placement])
+                    optimizer.step()
+                data = p.data
+                assert isinstance(data, DTensor)
+                assert data.placements == (placement,), "the placement is kept"
+                torch.testing.assert_close(data.full_tensor(), expected, rtol=1e-5, atol=1e-6)
+            except Exception as error:  # each case is reported, not only the first
+                report.append(f"{label}: {type(error).__name__}: {str(error)[:300]}")
+    Path(folder, f"rank{rank}.txt").write_text("\n".join(report))
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    worker(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3])
