@@ -16,7 +16,7 @@ from torch import Tensor
 
 from equipoise import theory
 from equipoise.optim.many import Many
-from equipoise.optim.rules import Ratio, Rule, as_rows, reduced, row_mean, row_norm, row_sum
+from equipoise.optim.rules import Ratio, Rule, as_rows, reduced, row_dot, row_mean, row_norm, row_sum
 
 
 def decayed(w: Any, u: Any, *, lr: float, lost: float) -> None:
@@ -182,23 +182,24 @@ class Rotate(Move):
         n, nu = state["row_norm"], state["row_square"]
         if group["center"]:
             d = d - row_mean(d)
-        square = row_sum(w.square())
-        still = (square == 0) | (n == 0)
-        d_turn = d - w * (row_sum(d * w) / square.clamp_min(1e-38))
+        # All that is needed of w and d are three dot products: the rest is a number for each row.
+        ww, dw, dd = row_dot(w, w), row_dot(d, w), row_dot(d, d)
+        still = (ww == 0) | (n == 0)
+        along = dw / ww.clamp_min(1e-38)
+        now = (dd - dw * along).clamp_min(0)  # ‖d‖² without its part along w
         expected, beta = rule.expected_square(t, group), group["track"]
-        now = row_sum(d_turn.square())
         nu.mul_(beta).add_(now, alpha=(1 - beta) / expected)
         steps = float(state["row_step"])
         own = beta ** (steps / 4)
         size = (nu * ((1 - own) * expected / (1 - beta**steps)) + now * own).sqrt()
-        tangent = math.tan(min(angle, 1.5)) * n
+        tangent: Any = math.tan(min(angle, 1.5))
         if group["speeds"] is not None:
-            tangent = (angle * group["speeds"].to(n).reshape(-1, 1)).clamp_max(1.5).tan() * n
-        moved = w - d_turn * torch.where(size > 0, tangent / size.clamp_min(1e-38), 0.0)
-        moved = moved * (n / row_norm(moved).clamp_min(1e-38))
-        if _any(still):
-            moved = torch.where(still, self._grown(w, d, state, rule, group), moved)
-        _put(piece.w, moved)
+            tangent = (angle * group["speeds"].to(n).reshape(-1, 1)).clamp_max(1.5).tan()
+        length = torch.where(size > 0, tangent * ww.sqrt() / size.clamp_min(1e-38), 0.0)
+        shrink = n / (ww + length.square() * now).sqrt().clamp_min(1e-38)
+        grown = self._grown(w, d, state, rule, group) if _any(still) else None
+        moved = w.mul(shrink * (1 + length * along)).addcmul_(d, shrink * length, value=-1)
+        _put(piece.w, moved if grown is None else torch.where(still, grown, moved))
 
     @staticmethod
     def _grown(w: Tensor, d: Tensor, state: dict[str, Any], rule: Rule, group: dict[str, Any]) -> Tensor:

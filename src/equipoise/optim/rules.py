@@ -12,6 +12,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Any, ClassVar, final
 
+import torch
 from torch import Tensor
 
 from equipoise.optim.many import Many
@@ -225,6 +226,11 @@ def row_sum(rows: Tensor) -> Tensor:
     return reduced(rows.sum(dim=1, keepdim=True))
 
 
+def row_dot(a: Tensor, b: Tensor) -> Tensor:
+    """The inner product of each row of a with its row of b, as a column, in one pass over the two."""
+    return row_sum(a * b) if hasattr(a, "placements") else torch.einsum("ij,ij->i", a, b).unsqueeze(1)
+
+
 def row_mean(rows: Tensor) -> Tensor:
     """The mean of each row, as a column."""
     return row_sum(rows) / rows.shape[1]
@@ -232,7 +238,7 @@ def row_mean(rows: Tensor) -> Tensor:
 
 def row_norm(rows: Tensor) -> Tensor:
     """The norm of each row, as a column."""
-    return row_sum(rows.square()).sqrt()
+    return row_dot(rows, rows).sqrt()
 
 
 def reduced(x: Tensor) -> Tensor:

@@ -1,0 +1,91 @@
+"""What people do with torch optimizers: scaled gradients, clipping, torch's own checkpoints, schedulers."""
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+
+import equipoise as eq
+
+
+def model() -> torch.nn.Module:
+    torch.manual_seed(0)
+    return torch.nn.Sequential(torch.nn.Linear(6, 8), torch.nn.Tanh(), torch.nn.Linear(8, 1))
+
+
+def batch(t: int) -> torch.Tensor:
+    return torch.randn(16, 6, generator=torch.Generator().manual_seed(t))
+
+
+@pytest.mark.parametrize("make", [eq.AdamW, eq.RotationalAdamW, eq.Lion])
+def test_grad_scaler_changes_nothing_and_skips_infinities(make: Any) -> None:
+    scaled, plain = model(), model()
+    a, b = make(scaled.parameters(), lr=0.01, weight_decay=0.1), make(plain.parameters(), lr=0.01, weight_decay=0.1)
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**10)
+    for t in range(6):
+        a.zero_grad()
+        loss = scaled(batch(t)).square().mean()
+        scaler.scale(loss).backward()
+        if t == 3:
+            next(scaled.parameters()).grad[0, 0] = torch.inf  # type: ignore[index]
+        scaler.unscale_(a)
+        torch.nn.utils.clip_grad_norm_(scaled.parameters(), 0.5)
+        scaler.step(a)
+        scaler.update()
+        if t == 3:
+            continue
+        b.zero_grad()
+        plain(batch(t)).square().mean().backward()
+        torch.nn.utils.clip_grad_norm_(plain.parameters(), 0.5)
+        b.step()
+    for p, q in zip(scaled.parameters(), plain.parameters(), strict=True):
+        torch.testing.assert_close(p, q, rtol=1e-5, atol=1e-7)
+
+
+def test_torchs_adamw_checkpoint_goes_on_in_ours() -> None:
+    one, two = model(), model()
+    theirs = torch.optim.AdamW(one.parameters(), lr=0.01, weight_decay=0.1)
+    for t in range(8):
+        theirs.zero_grad()
+        one(batch(t)).square().mean().backward()
+        theirs.step()
+        if t == 3:
+            two.load_state_dict(one.state_dict())
+            ours = eq.AdamW(two.parameters(), lr=0.01, weight_decay=0.1)
+            ours.load_state_dict(copy.deepcopy(theirs.state_dict()))  # torch shares the tensors
+        if t > 3:
+            ours.zero_grad()
+            two(batch(t)).square().mean().backward()
+            ours.step()
+    for p, q in zip(one.parameters(), two.parameters(), strict=True):
+        torch.testing.assert_close(p, q, rtol=1e-5, atol=1e-7)
+
+
+def test_our_scheduler_drives_our_optimizer() -> None:
+    net = model()
+    optimizer = eq.RotationalAdamW(net.parameters(), lr=1e-2, weight_decay=0.1)
+    curve = eq.schedules.warmup_cosine(20, warmup=5, peak=1e-2)
+    scheduler = eq.schedules.Scheduler(optimizer, lr=curve)
+    used = []
+    for t in range(20):
+        optimizer.zero_grad()
+        net(batch(t)).square().mean().backward()
+        used.append(optimizer.param_groups[0]["lr"])
+        optimizer.step()
+        scheduler.step()
+    assert used == curve.values(20).tolist()
+
+
+def test_a_compiled_model_trains() -> None:
+    net = model()
+    optimizer = eq.RotationalAdamW(net.parameters(), lr=1e-2, weight_decay=0.1)
+    compiled = torch.compile(net, backend="eager")
+    first = None
+    for t in range(20):
+        optimizer.zero_grad()
+        loss = (compiled(batch(t)) - 1).square().mean()
+        loss.backward()
+        optimizer.step()
+        first = first if first is not None else loss.item()
+    assert loss.item() < first
