@@ -5,7 +5,7 @@ import pytest
 from walks import Direction, polar
 
 from equipoise.theory.directions import autocorrelation, direction
-from equipoise.theory.kernels import Filter, matrix_sign_kernel, mean_square_ratio, sign_kernel
+from equipoise.theory.kernels import Filter, adam_factors, matrix_sign_kernel, mean_square_ratio, sign_kernel
 
 
 @pytest.mark.parametrize(
@@ -44,8 +44,28 @@ def test_mean_square_ratio(beta2: float) -> None:
         z2 = rng.standard_normal((500, depth)) ** 2
         ratios.append(np.mean(z2[:, [0, 1, 5, 30]] / (z2 @ w)[:, None], axis=0))
     spread = np.std(ratios, axis=0) / np.sqrt(len(ratios))
-    got = mean_square_ratio(beta2, 31)[[0, 1, 5, 30]]
+    got = mean_square_ratio(beta2, (0.0, 1.0, 5.0, 30.0))
     assert (np.abs(got - np.mean(ratios, axis=0)) < 4 * spread).all()
+
+
+def test_long_averages_cost_little_and_change_little() -> None:
+    """At a few hundred ages and lags, against the plain double sum."""
+    beta1, beta2, lags = 0.99, 0.95, 400
+    depth = 1500
+    ratio = mean_square_ratio(beta2, tuple(float(i) for i in range(depth + lags)))
+    weight = (1 - beta1**2) * beta1 ** (2.0 * np.arange(depth))
+    plain = [
+        (weight * np.sqrt(ratio[:depth] * ratio[k : k + depth])).sum()
+        * np.exp(-(1 - beta2) / (1 + beta2) * (1 - beta2**k) / 2)
+        for k in range(lags)
+    ]
+    np.testing.assert_allclose(adam_factors(beta1, beta2, lags), plain, rtol=1e-4)
+    assert np.isfinite(adam_factors(0.99999, 0.999999, 1_000_000)).all()
+
+
+def test_endless_averages_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"averaging factor = 0\.9999999: must be"):
+        autocorrelation(direction("adamw", size=8, betas=(0.9999999, 0.999)))
 
 
 @pytest.mark.parametrize("shape", [(64, 64), (6, 6), (40, 80), (100, 20)])

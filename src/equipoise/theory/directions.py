@@ -154,7 +154,7 @@ def autocorrelation(u: Direction, kept: float = 1.0) -> Array:
     if not u.adaptive:
         return u.filter.power * rho
     if u.nested:
-        return u.size * u.filter.power * rho * mean_square_ratio(u.beta2, 1)[0]
+        return u.size * u.filter.power * rho * mean_square_ratio(u.beta2, (0.0,))[0]
     return u.size * u.filter.power * rho * adam_factors(u.filter.p, u.beta2, lags)
 
 
@@ -163,7 +163,7 @@ def finite_beta2(u: Direction) -> tuple[float, float]:
     if not u.adaptive:
         return 1.0, 1.0
     if u.nested or u.filter.p == 0:
-        own = float(mean_square_ratio(u.beta2, 1)[0])
+        own = float(mean_square_ratio(u.beta2, (0.0,))[0])
         return own, own
     R = autocorrelation(u)
     plain = u.size * u.filter.power * u.filter.correlation(len(R))

@@ -61,7 +61,14 @@ class Filter:
     def lags(self, kept: float = 1.0, tiny: float = 1e-15) -> int:
         """How many lags matter when the weights keep a share `kept` of the past each step."""
         rate = self.p * kept
-        return 2 + (math.ceil(math.log(tiny) / math.log(rate)) if rate > 0 and self.B > 0 else 0)
+        if rate <= 0 or self.B == 0:
+            return 2
+        count = 2 + math.ceil(math.log(tiny) / math.log(rate))
+        if count > 20_000_000:
+            raise ValueError(
+                f"averaging factor = {self.p!r}: must be ≤ 0.999998, or sums over its memory take too long"
+            )
+        return count
 
 
 @dataclass(frozen=True)
@@ -165,24 +172,39 @@ def adam_factors(beta1: float, beta2: float, lags: int) -> Array:
     >>> float(adam_factors(0.0, 0.999, 1)[0].round(4))
     0.999
     """
+    # All of this is smooth in j and k, so long averages are taken at a few hundred of each.
     depth = 1 + (math.ceil(math.log(1e-12) / (2 * math.log(beta1))) if beta1 > 0 else 0)
-    own = mean_square_ratio(beta2, depth + lags)
-    weight = beta1 ** (2.0 * np.arange(depth)) if beta1 > 0 else np.ones(1)
-    root = np.sqrt(own)
-    pairs = np.lib.stride_tricks.sliding_window_view(root, depth)[:lags] @ (weight * root[:depth])
-    drift = np.exp(-(1 - beta2) / (1 + beta2) * (1 - beta2 ** np.arange(lags)) / 2)
-    return np.asarray((1 - beta1**2) * pairs * drift, dtype=np.float64)
+    edges = _spread(depth)
+    weight = beta1 ** (2.0 * edges[:-1]) - beta1 ** (2.0 * edges[1:]) if beta1 > 0 else np.ones(1)
+    j = (edges[:-1] + edges[1:] - 1) / 2
+    k = _spread(lags)[:-1]
+    ages = np.concatenate([_spread(math.ceil(40 / (1 - beta2)))[:-1], [40 / (1 - beta2)]])
+    ratio = mean_square_ratio(beta2, tuple(ages.tolist()))
+
+    def root(age: Array) -> Array:
+        return np.sqrt(np.interp(age, ages, ratio))
+
+    pairs = root(j[None, :] + k[:, None]) @ (weight * root(j))
+    drift = np.exp(-(1 - beta2) / (1 + beta2) * (1 - beta2**k) / 2)
+    return np.interp(np.arange(lags), k, pairs * drift)
+
+
+def _spread(count: int) -> Array:
+    """0, 1, 2, … up to `count`, one by one at first and then ever wider apart."""
+    steps = np.unique(np.geomspace(64, max(count, 64), 200).round()) if count > 64 else np.array([64.0])
+    whole = np.concatenate([np.arange(64.0), steps])
+    return np.append(whole[whole < count], float(count))
 
 
 @functools.cache
-def mean_square_ratio(beta2: float, count: int) -> Array:
-    """I_j = E[z_j²/v], j = 0..count−1: the mean square of a j steps old gradient over the present v."""
+def mean_square_ratio(beta2: float, ages: tuple[float, ...]) -> Array:
+    """I_j = E[z_j²/v] for each age j: the mean square of a j steps old gradient over the present v."""
     if beta2 == 0:  # v is the present square: z_0²/v = 1, and E[z_j²/v] of any other diverges
-        return np.ones(count)
+        return np.ones(len(ages))
     # For β2 near 1 neighbours in v weigh the same: one factor stands for `stride` of them.
     stride = max(1, math.ceil(1 / (1 - beta2) / 50))
     k = (np.arange(math.ceil(40 / (1 - beta2) / stride)) + 0.5) * stride - 0.5
     s = np.exp(x := np.linspace(-12, 8, 400))
     product = np.exp(-0.5 * stride * np.log1p(2 * np.outer(s, (1 - beta2) * beta2**k)).sum(1))
-    own = 1 + 2 * np.outer(s, (1 - beta2) * beta2 ** np.arange(count))
+    own = 1 + 2 * np.outer(s, (1 - beta2) * beta2 ** np.array(ages))
     return np.asarray(np.trapezoid((product * s)[:, None] / own, x, axis=0), dtype=np.float64)
