@@ -43,6 +43,19 @@ def test_timescale_chooses_the_weight_decay() -> None:
     assert data["timescale_steps"] == pytest.approx(500)
 
 
+def test_timescale_knows_the_kind_of_decay() -> None:
+    common = ["plan", "--lr", "1e-3", "--timescale", "500", "--steps", "3000", "--json"]
+    for more in (["--decay", "independent"], ["--optimizer", "sgd"], ["--optimizer", "Lion"]):
+        assert json.loads(run(*common, *more).stdout)["timescale_steps"] == pytest.approx(500, rel=1e-2)
+
+
+def test_schedules_with_options_of_their_own() -> None:
+    done = run(*PLAN[:-1], "1e3", "--schedule", "step", "--schedule-option", "milestones=400,800", "--json")
+    assert json.loads(done.stdout)["lr"]["last"] == pytest.approx(1e-5)
+    done = run(*PLAN, "--schedule", "cosine_restarts", "--schedule-option", "period=100", "--json")
+    assert done.returncode == 0, done.stderr
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -50,9 +63,15 @@ def test_timescale_chooses_the_weight_decay() -> None:
         ([*PLAN, "--optimizer", "adamx"], "optimizer = 'adamx': must be one of"),
         ([*PLAN, "--lr", "-1"], "lr = -1.0: must be a finite number ≥ 0"),
         ([*PLAN, "--beta1", "1"], "betas[0] = 1.0"),
-        ([*PLAN, "--schedule", "cosin"], "name = 'cosin': must be one of"),
+        ([*PLAN, "--schedule", "cosin"], "schedule = 'cosin': must be one of"),
         ([*PLAN, "--shape", "4xx"], "--shape = '4xx': must be whole numbers"),
         ([*PLAN, "--timescale", "5"], "leave out --wd"),
+        (["plan", "--lr", "1", "--steps", "9", "--timescale", "0"], "--timescale = 0.0: must be a finite number > 1"),
+        ([*PLAN, "--schedule", "step"], "must give one of the two"),
+        ([*PLAN, "--schedule-option", "power"], "must be key=value"),
+        (["plan", "a.toml", "--lr", "5"], "--lr: must be left out beside a file"),
+        ([*PLAN, "--toml", "--json"], "--toml: must be given without --json"),
+        ([*PLAN, "--lr-max", "0"], "lr_max = 0.0: must be a finite number > 0"),
         ([*PLAN, "--optimizer", "muon", "--shape", "16"], None),
         (["plan", "missing.toml"], "missing.toml: cannot be read"),
         (["transfer", "missing.toml"], "missing.toml: cannot be read"),

@@ -53,9 +53,14 @@ def plan(
         float | None, typer.Option("--wd", "--weight-decay", help="Weight decay.", rich_help_panel=OPTIMIZER)
     ] = None,
     beta1: Annotated[
-        float, typer.Option("--beta1", "--momentum", help="First averaging factor.", rich_help_panel=OPTIMIZER)
-    ] = 0.9,
-    beta2: Annotated[float, typer.Option(help="Second averaging factor.", rich_help_panel=OPTIMIZER)] = 0.999,
+        float | None,
+        typer.Option(
+            "--beta1", "--momentum", help="First averaging factor (0.9; muon 0.95).", rich_help_panel=OPTIMIZER
+        ),
+    ] = None,
+    beta2: Annotated[
+        float | None, typer.Option(help="Second averaging factor (0.999; lion 0.99).", rich_help_panel=OPTIMIZER)
+    ] = None,
     nesterov: Annotated[bool, typer.Option("--nesterov", help="Nesterov momentum.", rich_help_panel=OPTIMIZER)] = False,
     decay: Annotated[
         str, typer.Option(help="lr (as torch), independent, corrected or cautious.", rich_help_panel=OPTIMIZER)
@@ -63,7 +68,7 @@ def plan(
     lr_max: Annotated[
         float | None, typer.Option(help="Largest lr, for corrected decay.", rich_help_panel=OPTIMIZER)
     ] = None,
-    steps: Annotated[int | None, typer.Option(help="Optimizer steps.", rich_help_panel=RUN)] = None,
+    steps: Annotated[float | None, typer.Option(help="Optimizer steps.", rich_help_panel=RUN)] = None,
     schedule: Annotated[
         str,
         typer.Option(
@@ -71,6 +76,14 @@ def plan(
             rich_help_panel=RUN,
         ),
     ] = "constant",
+    schedule_option: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="What a schedule takes besides, as power=3, period=1000, "
+            "milestones=100,200, tail=1-sqrt; may be repeated.",
+            rich_help_panel=RUN,
+        ),
+    ] = None,
     warmup: Annotated[int, typer.Option(help="Steps of linear warmup.", rich_help_panel=RUN)] = 0,
     final: Annotated[
         float | None,
@@ -91,7 +104,9 @@ def plan(
     ] = None,
     timescale: Annotated[
         float | None,
-        typer.Option(help="Choose the weight decay that gives this timescale in steps.", rich_help_panel=OPTIMIZER),
+        typer.Option(
+            help="Choose the weight decay that gives this timescale in steps at peak lr.", rich_help_panel=OPTIMIZER
+        ),
     ] = None,
     compare: Annotated[
         list[Path] | None,
@@ -108,42 +123,100 @@ def plan(
 
     [dim]equipoise plan --optimizer adamw --lr 3e-4 --wd 0.1 --steps 20000 --schedule cosine --warmup 500[/dim]
     """
-    from equipoise.planner import Setting, Tensor, plan_setting, read_setting, write_setting
-    from equipoise.theory import advice
+    from equipoise.planner import plan_setting, read_setting, write_setting
 
-    if file is not None:
-        setting = read_setting(file)
-    elif compare and lr is None and steps is None:
-        setting, compare = read_setting(compare[0]), compare[1:]
-        file = None
+    flags = {
+        "--lr": lr,
+        "--wd": wd,
+        "--steps": steps,
+        "--timescale": timescale,
+        "--shape": shape,
+        "--init-rms": init_rms,
+    }
+    given = [name for name, value in flags.items() if value is not None]
+    compare = compare or []
+    if file is not None or (compare and not given):
+        if given:
+            raise ValueError(f"{', '.join(given)}: must be left out beside a file; change the file")
+        paths = [*([file] if file is not None else []), *compare]
+        settings = [(_label(p, paths), read_setting(p)) for p in paths]
     else:
-        missing = [flag for flag, value in (("--lr", lr), ("--steps", steps)) if value is None]
-        if missing:
-            raise ValueError(f"{' and '.join(missing)} must be given, or a TOML file (see equipoise plan --help)")
-        assert lr is not None
-        assert steps is not None
-        if wd is None:
-            wd = advice.weight_decay_for(timescale, lr=lr) if timescale is not None else 0.0
-        elif timescale is not None:
-            raise ValueError("--timescale chooses the weight decay: leave out --wd")
-        setting = Setting.make(
-            optimizer=optimizer, lr=lr, weight_decay=wd, betas=(beta1, beta2), nesterov=nesterov, decay=decay,
-            lr_max=lr_max, steps=steps, schedule=schedule, warmup=warmup, final=final, batch_size=batch_size,
-            dataset_size=dataset_size, tokens_per_sample=tokens_per_sample, parameters=parameters,
-            tensors=tuple(Tensor(name=s, shape=_shape(s), init_rms=init_rms) for s in shape or ()),
+        setting = _from_flags(
+            optimizer=optimizer, lr=lr, wd=wd, beta1=beta1, beta2=beta2, nesterov=nesterov, decay=decay, lr_max=lr_max,
+            steps=steps, schedule=schedule, options=schedule_option or [], warmup=warmup, final=final,
+            batch_size=batch_size, dataset_size=dataset_size, tokens_per_sample=tokens_per_sample,
+            parameters=parameters, shapes=shape or [], init_rms=init_rms, timescale=timescale,
         )  # fmt: skip
+        settings = [("this", setting), *((_label(p, compare), read_setting(p)) for p in compare)]
     if toml:
-        typer.echo(write_setting(setting), nl=False)
+        if json or len(settings) > 1:
+            raise ValueError("--toml: must be given without --json and --compare")
+        typer.echo(write_setting(settings[0][1]), nl=False)
         return
-    made = plan_setting(setting)
-    if compare:
-        first = file.stem if file is not None else "this"
-        plans = [(first, made), *((p.stem, plan_setting(read_setting(p))) for p in compare)]
+    plans = [(name, plan_setting(s)) for name, s in settings]
+    if len(plans) > 1:
         _print_json({name: p.to_dict() for name, p in plans}) if json else _print(_comparison(plans))
     elif json:
-        _print_json(made.to_dict())
+        _print_json(plans[0][1].to_dict())
     else:
-        _print(made)
+        _print(plans[0][1])
+
+
+BETAS = {"lion": (0.9, 0.99), "muon": (0.95, 0.999)}
+"""What optimizers use where nobody says, as torch and the papers have it; the rest (0.9, 0.999)."""
+
+
+def _from_flags(
+    *, optimizer: str, lr: float | None, wd: float | None, beta1: float | None, beta2: float | None, nesterov: bool,
+    steps: float | None, options: list[str], shapes: list[str], init_rms: float | None, timescale: float | None,
+    **rest: Any,
+) -> Any:  # fmt: skip
+    from equipoise.planner import Setting, Tensor
+    from equipoise.theory import _check
+
+    missing = [flag for flag, value in (("--lr", lr), ("--steps", steps)) if value is None]
+    if missing:
+        raise ValueError(f"{' and '.join(missing)} must be given, or a TOML file (see equipoise plan --help)")
+    assert lr is not None
+    name = {"sgd": "sgdm"}.get(optimizer.lower(), optimizer.lower())
+    first, second = BETAS.get(name, (0.9, 0.999))
+    betas = (first if beta1 is None else beta1, second if beta2 is None else beta2)
+    if timescale is not None:
+        if wd is not None:
+            raise ValueError("--timescale chooses the weight decay: leave out --wd")
+        time = _check.number("--timescale", timescale, low=1, open_low=True)
+        _check.number("lr", lr, low=0, open_low=True)
+        per_step = {"independent": 1.0}.get(rest["decay"], lr)
+        wd = (1 - betas[0] if name == "sgdm" and rest["decay"] == "lr" else 1.0) / (time * per_step)
+    tensors = [Tensor(name=s, shape=_shape(s), init_rms=init_rms) for s in shapes]
+    if not tensors and init_rms is not None:
+        tensors = [Tensor(init_rms=init_rms)]
+    return Setting.make(
+        optimizer=name, lr=lr, weight_decay=wd or 0.0, betas=betas, nesterov=nesterov, tensors=tuple(tensors),
+        schedule_options=dict(_option(o) for o in options), steps=_check.whole("--steps", steps, low=1), **rest,
+    )  # fmt: skip
+
+
+def _option(text: str) -> tuple[str, Any]:
+    """key=value, the value a number, a list of numbers or a word."""
+    key, equals, value = text.partition("=")
+    if not equals or not key:
+        raise ValueError(f"--schedule-option = {text!r}: must be key=value, as power=3 or milestones=100,200")
+
+    def read(word: str) -> Any:
+        for kind in (int, float):
+            try:
+                return kind(word)
+            except ValueError:
+                continue
+        return word
+
+    parts = [read(part) for part in value.split(",")]
+    return key, parts if len(parts) > 1 or key == "milestones" else parts[0]
+
+
+def _label(path: Path, among: list[Path]) -> str:
+    return path.stem if sum(p.stem == path.stem for p in among) == 1 else str(path)
 
 
 @app.command()

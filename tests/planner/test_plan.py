@@ -98,14 +98,15 @@ FAULTS: dict[str, dict[str, Any]] = {
     "transient-too-fast": {"schedule": "constant", "warmup": 0, "tensors": (Tensor(init_rms=1e-3),)},
     "no-decay": {"weight_decay": 0.0},
     "decay-on-gains": {"tensors": (Tensor(), Tensor(name="norm.weight", shape=(8,), kind="gain"))},
-    "schedule-end": {"schedule": schedules.cosine(50_000, final=0.1), "warmup": 0},
+    "schedule-end": {"schedule": schedules.cosine(50_000, final=0.1), "warmup": 0, "relative": True},
     "lr-jump": {"schedule": schedules.from_array(np.r_[np.linspace(1, 0.5, 99_000), np.full(1000, 0.01)]), "warmup": 0},
     "corrected-lr-max": {"decay": "corrected", "lr_max": 5e-3},
     "bias-warmup": {"steps": 2_000, "warmup": 0},
     "bias-kick": {"bias_correction": False, "warmup": 0},
     "decay-faster-than-momentum": {"lr": 0.1, "weight_decay": 0.9},
     "adam-l2": {"optimizer": "adam_l2"},
-    "update-lost": {"tensors": (Tensor(dtype="bfloat16"),)},
+    "update-lost": {"tensors": (Tensor(dtype="bfloat16", init_rms=0.1),)},
+    "decay-lost": {"tensors": (Tensor(dtype="bfloat16"),)},
 }
 
 
@@ -130,6 +131,62 @@ def test_advice_mends_what_it_is_about() -> None:
     finding = next(f for f in eq.plan(**short).findings if f.code == "init-share")
     wd = float(finding.advice.split("about ")[1].split(",")[0])
     assert "init-share" not in codes(eq.plan(**{**short, "weight_decay": 1.02 * wd}))
+
+
+@pytest.mark.parametrize("schedule", ["cosine", "wsd", "inverse_sqrt", "equal_memory"])
+def test_advice_holds_for_other_schedules(schedule: str) -> None:
+    short = HEALTHY | {"steps": 20_000, "schedule": schedule, "weight_decay": 0.05}
+    finding = next(f for f in eq.plan(**short).findings if f.code == "init-share")
+    wd = float(finding.advice.split("about ")[1].split(",")[0])
+    assert "init-share" not in codes(eq.plan(**{**short, "weight_decay": 1.05 * wd}))
+
+
+def test_timescale_is_one_thing() -> None:
+    plan = eq.plan(**{**HEALTHY, "weight_decay": 5.0})
+    finding = next(f for f in plan.findings if f.code == "timescale-short")
+    assert f"{plan.timescale_steps:,.0f} steps" in finding.evidence
+    wd = float(finding.advice.split("about ")[1].split(" ")[0])
+    mended = eq.plan(**{**HEALTHY, "weight_decay": wd})
+    assert "timescale-short" not in codes(mended)
+
+
+def test_sgd_forgets_through_its_momentum() -> None:
+    """Coupled L2 decays by lr·wd/(1−α), as torch's SGD does with zero gradients."""
+    steps = 2000
+    plan = eq.plan(optimizer="sgdm", lr=0.1, weight_decay=5e-4, betas=(0.9, 0.999), steps=steps)
+    w = torch.nn.Parameter(torch.ones(1, dtype=torch.float64))
+    optimizer = torch.optim.SGD([w], lr=0.1, momentum=0.9, weight_decay=5e-4)
+    for _ in range(steps):
+        w.grad = torch.zeros_like(w)
+        optimizer.step()
+    assert plan.memory is not None
+    assert plan.memory.init_share == pytest.approx(w.item(), rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("schedule", "lr", "wanted"),
+    [
+        (schedules.cosine(1000), 1e-3, 1e-3),
+        (schedules.linear(1000), 1e-3, 1e-3),
+        (lambda t: 0.5 * (1 + math.cos(math.pi * t / 1000)), 1e-3, 1e-3),
+        (schedules.cosine(1000, peak=3e-4), 1e-3, 3e-4),
+        (schedules.cosine(1000, peak=0.5), 0.5, 0.5),
+        (np.linspace(1, 0.1, 1000), 0.1, 0.1),
+    ],
+)
+def test_factors_and_learning_rates_are_told_apart(schedule, lr: float, wanted: float) -> None:
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.randn(4, 4))], lr=lr)
+    assert eq.plan(None, optimizer, steps=1000, schedule=schedule).setting.lr().max() == pytest.approx(wanted, rel=2e-3)
+    assert eq.plan(None, optimizer, steps=1000, schedule=schedule, relative=True).setting.groups[0].lr == lr
+
+
+def test_frozen_parameters_and_named_optimizers() -> None:
+    model = make_model()
+    model[1].weight.requires_grad_(False)  # type: ignore[index]
+    plan = eq.plan(model, torch.optim.AdamW(model.parameters(), lr=1e-3), steps=100)
+    assert "1.weight" not in {t.tensor.name for t in plan.tensors}
+    assert any("1 frozen" in a for a in plan.setting.assumptions)
+    assert {t.tensor.name for t in eq.plan(model, "adamw", lr=1e-3, steps=100).tensors} >= {"0.weight", "3.weight"}
 
 
 def test_overshoot_still_gives_a_plan() -> None:
@@ -222,7 +279,7 @@ def test_muon_is_planned_with_torchs_scale() -> None:
 def test_an_absolute_schedule_sets_lr_and_keeps_the_groups_ratios() -> None:
     a, b = (torch.nn.Parameter(torch.randn(4, 4)) for _ in range(2))
     optimizer = torch.optim.AdamW([{"params": [a], "lr": 1e-3}, {"params": [b], "lr": 2e-3}])
-    plan = eq.plan(None, optimizer, steps=100, schedule=schedules.cosine(100, peak=0.5, final=0.05))
+    plan = eq.plan(None, optimizer, steps=100, schedule=schedules.cosine(100, peak=0.5, final=0.05), relative=False)
     # The first step of a cosine is a hair below its peak.
     assert plan.setting.lr(1).max() == pytest.approx(0.5, rel=1e-3)
     assert plan.setting.lr(0).max() == pytest.approx(0.25, rel=1e-3)
@@ -265,7 +322,7 @@ def test_toml_round_trip(tmp_path: Path) -> None:
         ("[optimizer]\nlr = 1", "[run] has no steps"),
         ("[run]\nsteps = 5\n[optimizer]\nlearning_rate = 1", "[optimizer] has 'learning_rate': must be one of betas"),
         ("[run]\nsteps = 5\n[optimizer]\nname = 'adamx'", "optimizer = 'adamx': must be one of adam"),
-        ("[run]\nsteps = 5\n[schedule]\nname = 'cos'", "name = 'cos': must be one of constant"),
+        ("[run]\nsteps = 5\n[schedule]\nname = 'cos'", "schedule = 'cos': must be one of constant"),
         ("[run]\nsteps = 5\n[[tensor]]\nshape = 4", "[[tensor]] number 1: shape = 4: must be a list"),
         (
             "[run]\nsteps = 5\n[[tensor]]\nshape = [0]",
@@ -274,6 +331,14 @@ def test_toml_round_trip(tmp_path: Path) -> None:
         ("[run\n", "not a TOML file"),
         ("[run]\nsteps = 5\n[schedule]\nname = 'cosine'\nwarmup = 9", "warmup = 9: must be < steps = 5"),
         ("optimizer = 3", "optimizer = 3: must be a table, [optimizer]"),
+        ("[run]\nsteps = 5\n[optimizer]\nbetas = [0.9]\nmomentum = 0.9", "betas = [0.9]: must be two numbers"),
+        ("[run]\nsteps = 5\n[optimizer]\nlr = true", "lr = True: must be a number"),
+        ("[run]\nsteps = 5\n[schedule]\nname = 3", "[schedule] name = 3: must be one of"),
+        ("[run]\nsteps = 5\n[schedule]\nname = 'cosine'\npeak = 3", "peak = 3: must be left out of the schedule"),
+        ("[run]\nsteps = 5\n[schedule]\nname = 'cosine'\nfinal = 2", "final = 2: must be a finite number in [0, 1]"),
+        ("[run]\nsteps = 5\n[[tensor]]\nshape = [4]\ndtype = 'bf16'", "dtype = 'bf16': must be one of bfloat16"),
+        ("[run]\nsteps = 5\n[[tensor]]\nshape = [4]\ngroup = 'a'", "group = 'a': must be a whole number"),
+        ("[run]\nsteps = 100000000000000", "steps = 100000000000000: must be ≤ 100,000,000"),
     ],
 )
 def test_bad_files_say_what_and_where(text: str, message: str, tmp_path: Path) -> None:
@@ -289,6 +354,12 @@ def test_bad_arguments_are_named() -> None:
         eq.plan(make_model(), steps=10)
     with pytest.raises(ValueError, match="optimizer = int: must be a torch optimizer"):
         eq.plan(None, 3, steps=10)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="foo = 3: must be left out; a setting takes betas"):
+        eq.plan(optimizer="adamw", steps=10, foo=3)
+    with pytest.raises(ValueError, match="lr = 5: must be left out; it is read off the optimizer"):
+        eq.plan(None, torch.optim.SGD(make_model().parameters()), steps=10, lr=5)
+    with pytest.raises(ValueError, match="warmup and final: must be left out with a Schedule"):
+        eq.plan(optimizer="adamw", steps=10, schedule=schedules.cosine(10), warmup=3)
     with pytest.raises(ValueError, match="groups = "):
         Setting((), (Tensor(),), 10, schedules.constant(), schedules.constant())
     with pytest.raises(ValueError, match="group = 1 of weight: must be in"):

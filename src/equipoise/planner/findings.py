@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from equipoise.planner.finding import SEVERITIES, Finding
-from equipoise.theory import advice, bias_factor, first_step
+from equipoise.theory import advice, bias_factor, first_step, memory
 
 if TYPE_CHECKING:
     from equipoise.planner.plan import Plan
@@ -36,10 +36,10 @@ def check_overshoot(plan: Plan) -> Iterator[Finding]:
                 _group(plan, i),
                 f"decay takes {worst:.3g} of the weights at step {int(lost.argmax()) + 1}",
                 "less than 1, usually below 0.01",
-                f"lower lr or weight_decay: at lr = {g.lr:g}, weight_decay must be below {1 / g.lr:.3g}"
-                if g.lr
-                else "lower weight_decay",
-                "THEORY 1: a = 1 − lr·wd must be positive",
+                "weight_decay must be below 1, as it does not depend on lr"
+                if g.decay == "independent" or not g.lr
+                else f"lower lr or weight_decay: at lr = {g.lr:g}, weight_decay must be below {1 / g.lr:.3g}",
+                "THEORY 1: the share that a step keeps must be positive",
             )
 
 
@@ -69,65 +69,69 @@ def check_zero_lr(plan: Plan) -> Iterator[Finding]:
                     "a step with lr 0 spends a batch and learns nothing: let warmup start at peak/warmup"
                     if step == 0
                     else "a step with lr 0 spends a batch and learns nothing: end at a small lr, or one step later",
-                    "steps count from 1: the first step of a warmup over W is peak/W",
+                    "steps count from 1: a warmup over W starts at peak/W, and a schedule ends at its final value",
                 )
 
 
 def check_timescale(plan: Plan) -> Iterator[Finding]:
     """Memory far longer than the run, or shorter than an epoch."""
+    s = plan.setting
     for i in _decaying_groups(plan):
-        folds = float(-np.log1p(-plan.setting.decay_per_step(i)).sum())
-        steps, g = plan.setting.steps, plan.setting.groups[i]
-        share = math.exp(-folds)
+        lost, g = s.decay_per_step(i), s.groups[i]
+        folds = float(-np.log1p(-lost).sum())
+        share, time = math.exp(-folds), memory(lr=s.lr(i), weight_decay=s.weight_decay(i), kept=1 - lost).period
         if share > 0.05:
-            target = g.weight_decay * 3 / folds
+            wanted = _decay_for(plan, i, 3 / folds)
+            tuning = wanted > 20 * g.weight_decay
+            advice_text = f"raise weight_decay to about {wanted:.2g}, or lr"
+            if tuning:
+                advice_text = "expected when fine-tuning; for training from scratch " + advice_text
+            severity = "info" if tuning else "warning"
             yield Finding(
                 "init-share",
-                "warning",
+                severity,
                 _group(plan, i),
-                f"{share:.1%} of the initial weights is left after {steps:,} steps (decay adds up to {folds:.2g})",
+                f"{share:.1%} of the initial weights is left after {s.steps:,} steps (decay adds up to {folds:.2g})",
                 "below 5 %: decay that adds up to 3 or more",
-                f"raise weight_decay to about {target:.2g}, or lr, or train {3 / folds:.1f}× as long",
+                advice_text,
                 SU,
             )
-        if folds < 1 / 3:
-            yield Finding(
-                "timescale-long",
-                "warning",
-                _group(plan, i),
-                f"the timescale is {steps / folds:,.0f} steps, {1 / folds:.1f}× the run",
-                "no more than the run (the number of epochs)",
-                f"weight_decay of about {g.weight_decay / folds:.2g} puts it at the length of the run",
-                WANG,
-            )
-        per_epoch = plan.setting.steps_per_epoch
-        if per_epoch is not None and steps > per_epoch and steps / folds < per_epoch / 2:
-            epochs = steps / folds / per_epoch
+            if folds < 1 / 3:
+                yield Finding(
+                    "timescale-long",
+                    severity,
+                    _group(plan, i),
+                    f"the timescale is {time:,.0f} steps, {time / s.steps:.1f}× the run",
+                    "no more than the run (the number of epochs)",
+                    f"{advice_text}: decay hardly acts",
+                    WANG,
+                )
+        per_epoch = s.steps_per_epoch
+        epochs = per_epoch is not None and s.steps > per_epoch
+        least = per_epoch / 2 if per_epoch is not None and epochs else 0.02 * s.steps
+        if time < least:
+            goal = per_epoch if per_epoch is not None and epochs else s.steps / 5
             yield Finding(
                 "timescale-short",
                 "warning",
                 _group(plan, i),
-                f"the timescale is {epochs:.2g} epochs ({steps / folds:,.0f} steps)",
-                "at least one epoch, so that every sample is remembered",
-                f"weight_decay of about {g.weight_decay * epochs:.2g} puts it at one epoch",
-                WANG,
+                f"the timescale at the end of the run is {time:,.0f} steps, {time / s.steps:.1%} of it"
+                + (f" or {time / per_epoch:.2g} epochs" if per_epoch is not None else ""),
+                "at least one epoch, so that every sample is remembered"
+                if epochs
+                else "2 % of the run or more in a single pass, or most of the data is forgotten",
+                f"weight_decay of about {g.weight_decay * time / goal:.2g} puts it at "
+                + ("one epoch" if epochs else "a fifth of the run"),
+                WANG if epochs else SU,
             )
-        if per_epoch is None or steps <= per_epoch:
-            yield from _single_epoch_short(plan, i, folds)
 
 
-def _single_epoch_short(plan: Plan, i: int, folds: float) -> Iterator[Finding]:
-    if folds > 50:
-        g = plan.setting.groups[i]
-        yield Finding(
-            "timescale-short",
-            "warning",
-            _group(plan, i),
-            f"the timescale is {plan.setting.steps / folds:,.0f} steps, {1 / folds:.1%} of the run",
-            "2 % of the run or more in a single pass, or most of the data is forgotten",
-            f"weight_decay of about {g.weight_decay * 5 / folds:.2g} puts it at a fifth of the run",
-            SU,
-        )
+def _decay_for(plan: Plan, group: int, factor: float) -> float:
+    """The weight decay that multiplies the sum of decays by that factor."""
+    s = plan.setting
+    if s.source is not None and s.source["name"] == "equal_memory":
+        return 19 / (s.groups[group].lr * s.steps)  # the curve depends on it: P = 1/(1 + ηλT)
+    return s.groups[group].weight_decay * factor
 
 
 def check_power_lines(plan: Plan) -> Iterator[Finding]:
@@ -169,7 +173,7 @@ def check_transient(plan: Plan) -> Iterator[Finding]:
                 "warning",
                 t.tensor.name,
                 f"norm reaches equilibrium after about {t.steps_to_reach:,.0f} steps, the run has {steps:,}",
-                "within the first half of the run",
+                "within the run",
                 "effective step sizes follow the initial norm, not the schedule: raise lr·weight_decay, "
                 "start nearer to the equilibrium norm, or use a rotational optimizer",
                 f"{RE}, section 3",
@@ -316,7 +320,7 @@ def check_bias_correction(plan: Plan) -> Iterator[Finding]:
                 )
             continue
         quiet = int((bias_factor(np.arange(1, min(s.steps, 100_000) + 1), g.betas) < 0.9).sum())
-        if s.warmup == 0 and quiet > 0.2 * s.steps and s.steps > 10:
+        if s.warmup == 0 and quiet > 0.2 * s.steps and s.steps > 10 and s.lr(i).any():
             low = float(bias_factor(np.arange(1, s.steps + 1), g.betas).min())
             yield Finding(
                 "bias-warmup",
@@ -363,22 +367,37 @@ def check_l2(plan: Plan) -> Iterator[Finding]:
 
 
 def check_low_precision(plan: Plan) -> Iterator[Finding]:
-    """Updates smaller than half a unit in the last place of bfloat16 or float16 weights."""
-    units = {"bfloat16": 2.0**-8, "float16": 2.0**-11}
+    """Updates or decay smaller than half a unit in the last place of bfloat16 or float16 weights."""
+    half_units = {"bfloat16": 2.0**-9, "float16": 2.0**-12}
+    decay_said: set[int] = set()
     for t in plan.tensors:
-        if t.tensor.dtype not in units or t.forecast is None or not t.tensor.rotates:
+        if t.tensor.dtype not in half_units or t.forecast is None or not t.tensor.rotates:
             continue
+        half = half_units[t.tensor.dtype]
+        cure = "keep a float32 copy of the weights (as equipoise's optimizers do), or round stochastically"
         relative = t.forecast.update / np.concatenate([[t.forecast.init_norm], t.forecast.norm[:-1]])
-        share = float(np.mean(relative < units[t.tensor.dtype] / 2))
+        share = float(np.mean(relative < half))
         if share > 0.1:
             yield Finding(
                 "update-lost",
                 "warning",
                 t.tensor.name,
                 f"at {share:.0%} of the steps a typical update is below half a unit of {t.tensor.dtype}",
-                f"relative updates above {units[t.tensor.dtype] / 2:.1g}",
-                "keep a float32 copy of the weights, or round stochastically: plain rounding loses the update",
+                f"relative updates above {half:.1g}",
+                f"{cure}: plain rounding loses the update",
                 "THEORY 7: bf16 weights lose small rotations",
+            )
+        lost = plan.setting.decay_per_step(t.tensor.group)
+        if 0 < lost.max() < half and t.tensor.group not in decay_said and not plan.setting.is_coupled(t.tensor.group):
+            decay_said.add(t.tensor.group)
+            yield Finding(
+                "decay-lost",
+                "warning",
+                t.tensor.name,
+                f"decay takes {lost.max():.2g} of the weights a step, below half a unit of {t.tensor.dtype}",
+                f"lr·weight_decay above {half:.1g}, or weights in float32",
+                f"{cure}: where decay is a multiplication of its own, as in torch, nothing decays at all",
+                "w·(1 − lr·wd) rounds back to w",
             )
 
 

@@ -19,25 +19,44 @@ def read_optimizer(
     Any `torch.optim` optimizer works, fused and foreach too; one that theory does not know is read as the nearest
     that it does, and the assumption is stated.
     """
-    inner = getattr(optimizer, "optimizer", optimizer)  # accelerate and others wrap the one that steps
+    inner: Any = optimizer
+    while hasattr(inner, "optimizer"):  # accelerate and others wrap the one that steps
+        inner = inner.optimizer
     if not hasattr(inner, "param_groups"):
         raise ValueError(f"optimizer = {type(optimizer).__name__}: must be a torch optimizer with param_groups")
     names, kinds = _names(model)
     groups: list[Group] = []
     tensors: dict[tuple[Any, ...], Tensor] = {}
     assumptions: list[str] = []
+    frozen = 0
     for i, group in enumerate(inner.param_groups):
         read, notes = _own_group(inner, group) if hasattr(inner, "rule") else _group(type(inner), group)
         groups.append(read)
         assumptions += [n for n in notes if n not in assumptions]
         for j, p in enumerate(group["params"]):
+            if not p.requires_grad or p.is_complex():
+                frozen += 1
+                continue
             name = names.get(id(p), f"group {i}, parameter {j}")
             tensor = _tensor(name, p, kinds.get(id(p)), i, group if read.optimizer == "muon" else {})
             rounded = None if tensor.init_rms is None else float(f"{tensor.init_rms:.1e}")
             key = (tensor.shape, tensor.kind, i, tensor.dtype, rounded)
             seen = tensors.get(key)
             tensors[key] = tensor if seen is None else _with_count(seen)
+    if frozen:
+        assumptions.append(f"{frozen} frozen or complex parameters are left out")
+    if not tensors:
+        raise ValueError("optimizer: must have at least one parameter that is trained")
     return tuple(groups), tuple(tensors.values()), tuple(assumptions)
+
+
+def read_model(model: torch.nn.Module) -> tuple[Tensor, ...]:
+    """The tensors of a model for which an optimizer is only named."""
+    _, kinds = _names(model)
+    found = tuple(_tensor(n, p, kinds.get(id(p)), 0, {}) for n, p in model.named_parameters() if p.requires_grad)
+    if not found:
+        raise ValueError("model: must have at least one parameter that is trained")
+    return found
 
 
 def _names(model: Any) -> tuple[dict[int, str], dict[int, str]]:
@@ -56,7 +75,11 @@ def _names(model: Any) -> tuple[dict[int, str], dict[int, str]]:
 def _tensor(name: str, p: torch.Tensor, kind: str | None, group: int, muon: dict[str, Any]) -> Tensor:
     if kind is None:
         kind = "matrix" if p.ndim >= 2 else "bias" if name.endswith("bias") else "gain"
-    rms = None if p.is_meta or p.numel() == 0 else p.detach().float().square().mean().sqrt().item()
+    rms = (
+        None
+        if p.is_meta or p.numel() == 0 or not p.is_floating_point()
+        else p.detach().float().square().mean().sqrt().item()
+    )
     shape = tuple(p.shape)
     return Tensor(
         name=name,

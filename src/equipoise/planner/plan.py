@@ -168,6 +168,10 @@ def plan(
             setting.setdefault("parameters", sum(p.numel() for p in model.parameters()) or None)
     elif optimizer is not None:
         setting["optimizer"] = optimizer
+        if model is not None:
+            from equipoise.planner.live import read_model
+
+            setting.setdefault("tensors", read_model(model))
     elif model is not None:
         raise ValueError("optimizer = None: must be a torch optimizer when a model is given")
     curve = schedule if schedule is None or isinstance(schedule, str | Schedule) else _foreign(schedule, steps)
@@ -179,6 +183,8 @@ def _foreign(schedule: Any, steps: int) -> Schedule:
         return schedules.from_torch(schedule, steps)
     if callable(schedule):
         return schedules.from_function(schedule, steps)
+    if np.ndim(schedule) == 1:
+        return schedules.from_array(schedule)
     allowed = f"a Schedule, one of {', '.join(schedules.NAMES)}, a torch scheduler or a function of the step"
     raise ValueError(f"schedule = {schedule!r}: must be {allowed}")
 
@@ -188,11 +194,9 @@ def plan_setting(setting: Setting) -> Plan:
     main = setting.main_group
     sound = [bool((setting.decay_per_step(i) < 1).all()) for i in range(len(setting.groups))]
     remembered = None
-    if sound[main] and setting.lr(main).any():
-        g = setting.groups[main]
-        remembered = memory(
-            lr=setting.lr(main), weight_decay=setting.weight_decay(main), decay=g.decay, lr_max=g.lr_max
-        )
+    if sound[main] and setting.lr(main).any() and setting.groups[main].optimizer != "adam_l2":
+        kept = 1 - setting.decay_per_step(main)
+        remembered = memory(lr=setting.lr(main), weight_decay=setting.weight_decay(main), kept=kept)
     done: dict[tuple[Any, ...], tuple[Forecast, Stationary, float | None]] = {}
     tensors = []
     for t in setting.tensors:
@@ -203,6 +207,12 @@ def plan_setting(setting: Setting) -> Plan:
         if alike not in done:
             done[alike] = _forecast(setting, t)
         tensors.append(TensorPlan(t, *_resized(done[alike], t)))
+    if any(g.optimizer == "muon" for g in setting.groups) and all(t.update_scale == 1.0 for t in setting.tensors):
+        note = "Muon's update is UVᵀ itself; torch.optim.Muon multiplies it by a factor of the shape (update_scale)"
+        setting = replace(setting, assumptions=(*setting.assumptions, note))
+    if setting.groups[main].optimizer == "adam_l2":
+        note = "what Adam forgets by L2 depends on the gradients: no memory is shown"
+        setting = replace(setting, assumptions=(*setting.assumptions, note))
     by_gradient = {"sgdm": "SGD", "adam_l2": "Adam with L2"}
     unknown = {by_gradient[g.optimizer] for g in setting.groups if g.optimizer in by_gradient}
     if unknown and all(t.grad_norm == 1.0 for t in setting.tensors):

@@ -6,7 +6,7 @@ A `Setting` comes from arguments (`Setting.make`), a TOML file (`toml.py`) or a 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
@@ -18,6 +18,13 @@ from equipoise.theory._check import Array
 
 KINDS = ("matrix", "embedding", "gain", "bias")
 """What a tensor is for. Gains and biases have no direction to rotate; they are told by their update size."""
+
+
+DTYPES = ("float64", "float32", "bfloat16", "float16")
+"""Types that weights are stored in."""
+
+MOST_STEPS = 100_000_000
+"""A plan keeps a few numbers a step; more steps than this do not fit."""
 
 
 @dataclass(frozen=True)
@@ -53,6 +60,11 @@ class Group:
     def __post_init__(self) -> None:
         _check.choice("optimizer", self.optimizer, OPTIMIZERS)
         _check.choice("decay", self.decay, DECAYS)
+        for name in ("nesterov", "coupled", "bias_correction"):
+            if not isinstance(getattr(self, name), bool | None):
+                raise ValueError(f"{name} = {getattr(self, name)!r}: must be true or false")
+        if self.lr_max is not None:
+            _check.number("lr_max", self.lr_max, low=0, open_low=True)
         _check.number("lr", self.lr, low=0)
         _check.number("weight_decay", self.weight_decay, low=0)
         _check.number("eps", self.eps, low=0)
@@ -86,7 +98,13 @@ class Tensor:
     grad_norm: float = 1.0
 
     def __post_init__(self) -> None:
+        if not isinstance(self.name, str):
+            raise ValueError(f"name = {self.name!r}: must be a text")
         _check.choice("kind", self.kind, KINDS)
+        _check.choice("dtype", self.dtype, DTYPES)
+        _check.whole("group", self.group)
+        _check.number("update_scale", self.update_scale, low=0, open_low=True)
+        _check.number("grad_norm", self.grad_norm, low=0, open_low=True)
         object.__setattr__(self, "shape", tuple(_check.whole(f"shape of {self.name}", n, low=1) for n in self.shape))
         if not self.shape:
             object.__setattr__(self, "shape", (1,))
@@ -153,7 +171,8 @@ class Setting:
     assumptions: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        _check.whole("steps", self.steps, low=1)
+        if _check.whole("steps", self.steps, low=1) > MOST_STEPS:
+            raise ValueError(f"steps = {self.steps}: must be ≤ {MOST_STEPS:,}")
         for name in ("batch_size", "dataset_size", "tokens_per_sample", "parameters"):
             if getattr(self, name) is not None:
                 _check.whole(name, getattr(self, name), low=1)
@@ -174,6 +193,7 @@ class Setting:
         schedule_options: dict[str, Any] | None = None,
         warmup: int = 0,
         final: float | None = None,
+        relative: bool | None = None,
         decay_schedule: Schedule | None = None,
         batch_size: int | None = None,
         dataset_size: int | None = None,
@@ -188,8 +208,9 @@ class Setting:
         Args:
             steps: number of optimizer steps.
             tensors: the tensors; default: one matrix of 1024 × 1024, said in the assumptions.
-            schedule: a `Schedule`, or the name of one (`schedules.NAMES`); default: constant. One with peak 1
-                multiplies lr; one with another peak is lr itself, and groups keep their ratios.
+            schedule: a `Schedule`, or the name of one (`schedules.NAMES`); default: constant.
+            relative: whether a `Schedule` is a factor on lr, or lr itself, with groups keeping their ratios. Default:
+                a factor if its largest value is near 1 and far above lr; a doubt is said in the assumptions.
             schedule_options: what a named schedule takes besides, as `power` or `tail` (`schedules.named`).
             warmup: steps of linear warmup, for a named schedule.
             final: last value of a named schedule as a share of the peak; default 0.1, where it has an end.
@@ -207,7 +228,17 @@ class Setting:
         [0.0001, 0.001, 0.0001]
         """
         length = _check.whole("steps", steps, low=1)
+        if length > MOST_STEPS:
+            raise ValueError(f"steps = {steps}: must be ≤ {MOST_STEPS:,}")
+        known = {f.name for f in fields(Group)}
+        for key, value in group.items():
+            if key not in known:
+                raise ValueError(f"{key} = {value!r}: must be left out; a setting takes {', '.join(sorted(known))}")
+            if groups:
+                raise ValueError(f"{key} = {value!r}: must be left out; it is read off the optimizer")
         groups = groups or (Group(**group),)
+        if schedule is not None and not isinstance(schedule, str) and (warmup or final is not None):
+            raise ValueError("warmup and final: must be left out with a Schedule; put them into it (schedules.warmup)")
         if not tensors:
             tensors = (Tensor(),)
             assumptions = (*assumptions, "no tensors given: one matrix of 1024 × 1024 with torch's default values")
@@ -216,14 +247,9 @@ class Setting:
             curve = _named(name, length, warmup, final, options, groups[0])
             source = {"name": name, "warmup": warmup, "final": final} | options
         else:
-            curve, source = schedule, None
-            top = float(curve.values(length).max())
-            if top <= 0:
-                raise ValueError(f"schedule = {curve}: must be > 0 at some step of the run")
-            if abs(top - 1) > 1e-9:
-                largest = max(g.lr for g in groups)
-                groups = tuple(replace(g, lr=top * (g.lr / largest if largest else 1.0)) for g in groups)
-                curve = curve * (1 / top)
+            source = None
+            curve, groups, notes = _absolute(schedule, groups, length, relative)
+            assumptions = (*assumptions, *notes)
         return Setting(
             groups=groups,
             tensors=tensors,
@@ -247,9 +273,20 @@ class Setting:
         """The weight decay of a group at every step."""
         return self.groups[group].weight_decay * self.decay_schedule.values(self.steps)
 
+    def is_coupled(self, group: int = 0) -> bool:
+        """Whether a group's decay is L2 in the gradient."""
+        g = self.groups[group]
+        return g.optimizer == "adam_l2" or (g.optimizer == "sgdm" and g.decay == "lr" and g.coupled is not False)
+
     def decay_per_step(self, group: int = 0) -> Array:
-        """The share of the weights that each step's decay takes, 1 or more included."""
+        """The share of the weights that each step's decay takes in the end, 1 or more included.
+
+        L2 that goes through SGD's momentum takes ηλ/(1−α) (RE Eq. 44). What Adam makes of L2 depends on the gradients,
+        and is not counted.
+        """
         g, lr, wd = self.groups[group], self.lr(group), self.weight_decay(group)
+        if self.is_coupled(group) and g.optimizer == "sgdm" and (lr * wd < 1).all():
+            return -np.expm1(-lr * wd / (1 - g.betas[0]))
         match g.decay:
             case "independent":
                 return wd
@@ -275,11 +312,36 @@ class Setting:
         return self.dataset_size / self.batch_size
 
 
+def _absolute(
+    curve: Schedule, groups: tuple[Group, ...], steps: int, relative: bool | None
+) -> tuple[Schedule, tuple[Group, ...], tuple[str, ...]]:
+    """A schedule as a factor on lr, the groups' lr where it was lr itself, and what was assumed."""
+    top = float(curve.values(steps).max())
+    if top <= 0:
+        raise ValueError(f"schedule = {curve}: must be > 0 at some step of the run")
+    largest = max(g.lr for g in groups)
+    notes: tuple[str, ...] = ()
+    if relative is None:
+        relative = abs(top - 1) < 1e-9 or (0.3 <= top < 1 and largest < 0.2 * top)
+        sure = (relative and top > 0.95) or (not relative and abs(top / (largest or top) - 1) < 0.05)
+        if not sure:
+            meaning = f"a factor on lr = {largest:g}" if relative else f"lr itself, in place of {largest:g}"
+            notes = (f"the schedule, whose largest value is {top:.4g}, is read as {meaning} (relative= says which)",)
+    if relative:
+        return curve, groups, notes
+    groups = tuple(replace(g, lr=top * (g.lr / largest if largest else 1.0)) for g in groups)
+    return curve * (1 / top), groups, notes
+
+
 def _named(name: str, steps: int, warmup: int, final: float | None, options: dict[str, Any], group: Group) -> Schedule:
     """A schedule by name as a factor on lr."""
+    _check.choice("schedule", name, schedules.NAMES)
+    for key in ("peak", "steps"):
+        if key in options:
+            raise ValueError(f"{key} = {options[key]!r}: must be left out of the schedule; lr and the run say it")
     more: dict[str, Any] = dict(options)
     if final is not None:
-        more["final"] = final
+        more["final"] = _check.number("final", final, low=0, high=1)
     elif name not in ("constant", "step", "inverse_sqrt", "equal_memory"):
         more["final"] = 0.1
     if name == "equal_memory":

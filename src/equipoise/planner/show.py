@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from rich import box
 from rich.console import Group, RenderableType
+from rich.markup import escape
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
@@ -63,8 +64,10 @@ def _title(plan: Plan) -> Text:
     text = Text(NAMES[g.optimizer], style="bold")
     first = "momentum" if g.optimizer in ("sgdm", "signsgdm", "muon") else None
     betas = f"{first} {g.betas[0]:g}" if first else f"betas {g.betas[0]:g}, {g.betas[1]:g}"
-    words = [f"lr {g.lr:g}", f"weight decay {g.weight_decay:g}", betas, f"{s.steps:,} steps"]
-    text.append("  " + " · ".join(words), style="default")
+    if g.optimizer in ("rmsprop", "ngd"):
+        betas = f"alpha {g.betas[1]:g}" if g.optimizer == "rmsprop" else ""
+    words = [f"lr {g.lr:g}", f"weight decay {g.weight_decay:g}", betas, f"{s.steps:,} step{'s' * (s.steps > 1)}"]
+    text.append("  " + " · ".join(w for w in words if w), style="default")
     if len(s.groups) > 1:
         text.append(f"  (the largest of {len(s.groups)} groups)", style="dim")
     return text
@@ -81,7 +84,7 @@ def _run(plan: Plan) -> RenderableType:
     main = plan.main
     if main.forecast is not None:
         eff = main.forecast.effective_lr
-        grid.add_row("effective rate", sparkline(eff), f"{eff[0]:.3g} → {eff[len(eff) // 2]:.3g} → {eff[-1]:.3g}")
+        grid.add_row("effective rate", sparkline(eff), f"{eff[0]:.3g} → {eff.max():.3g} → {eff[-1]:.3g}")
     if m is None:
         return Padding(grid, (1, 0))
     tenths = m.parts(10)
@@ -150,7 +153,8 @@ def _update_row(t: TensorPlan) -> tuple[str, ...]:
 
 
 def _name(t: TensorPlan) -> str:
-    return t.tensor.name if t.tensor.count == 1 else f"{t.tensor.name} (×{t.tensor.count})"
+    name = escape(t.tensor.name)
+    return name if t.tensor.count == 1 else f"{name} (×{t.tensor.count})"
 
 
 def _shape(t: TensorPlan) -> str:
@@ -206,7 +210,7 @@ def _summary(plan: Plan) -> dict[str, str]:
         rows["memory of each tenth"] = sparkline(np.repeat(m.parts(10), 2), 20)
     if main.forecast is not None and main.equilibrium is not None:
         root = math.sqrt(main.tensor.size)
-        rows[f"RMS of {main.tensor.name}, end"] = f"{main.forecast.norm[-1] / root:.4g}"
+        rows["RMS of the largest tensor, end"] = f"{main.forecast.norm[-1] / root:.4g}"
         rows["equilibrium RMS"] = f"{main.equilibrium.norm / root:.4g}"
         rows["rotation/step, end"] = f"{main.forecast.rotation[-1]:.4g}"
         rows["equilibrium rotation"] = f"{main.equilibrium.rotation:.4g}"
@@ -219,20 +223,18 @@ def render_transfer(moved: Transfer) -> RenderableType:
     """What each rule says, side by side."""
     change = ", ".join(f"{k} ×{v:g}" for k, v in vars(moved.change).items() if v != 1) or "no change"
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, title=f"{change}", title_justify="left")
-    for name in ("rule", "lr", "weight decay", "betas", "eps", "keeps"):
-        table.add_column(name, no_wrap=name != "keeps")
+    for name in ("rule", "lr", "weight decay", "betas", "eps"):
+        table.add_column(name, no_wrap=True)
     old = moved.old
     table.add_row(
-        "as tuned", f"{old.lr:.4g}", f"{old.weight_decay:.4g}", _pair(old.betas), f"{old.eps:.3g}", "", style="dim"
+        "as tuned", f"{old.lr:.4g}", f"{old.weight_decay:.4g}", _pair(old.betas), f"{old.eps:.3g}", style="dim"
     )
     for m in moved.moved:
-        table.add_row(
-            m.rule.code, f"{m.to.lr:.4g}", f"{m.to.weight_decay:.4g}", _pair(m.to.betas), f"{m.to.eps:.3g}", m.keeps
-        )
+        table.add_row(m.rule.code, f"{m.to.lr:.4g}", f"{m.to.weight_decay:.4g}", _pair(m.to.betas), f"{m.to.eps:.3g}")
     parts: list[RenderableType] = [table]
     for m in moved.moved:
         line = Text(f"{m.rule.code}: ", style="bold")
-        line.append(f"{m.rule.says}. ", style="default")
+        line.append(f"{m.rule.says}. Keeps {m.keeps}. ", style="default")
         line.append(f"{m.rule.source}; fitted on: {m.rule.fitted}.", style="dim")
         parts.append(line)
     if not moved.moved:

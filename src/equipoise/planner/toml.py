@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from equipoise.planner.setting import Group, Setting, Tensor
+from equipoise.schedules import NAMES
+from equipoise.theory import _check
 
 _GROUP = {f.name for f in fields(Group)} - {"optimizer", "name"} | {"momentum"}
 _TENSOR = {f.name for f in fields(Tensor)}
@@ -68,14 +70,19 @@ def _setting(data: dict[str, Any]) -> Setting:
     group = dict(optimizer)
     name = group.pop("name", "adamw")
     _known("[optimizer]", group, _GROUP)
-    if "betas" in group and isinstance(group["betas"], list):
-        group["betas"] = tuple(group["betas"])
+    for key in ("lr", "weight_decay", "eps", "momentum"):
+        if isinstance(group.get(key), bool):
+            raise ValueError(f"[optimizer] {key} = {group[key]!r}: must be a number")
+    if "betas" in group:
+        group["betas"] = _check.betas(group["betas"])
     if "momentum" in group:
         group["betas"] = (group.pop("momentum"), group.get("betas", (0.9, 0.999))[1])
     tensors = data.get("tensor", [])
     if not isinstance(tensors, list):
         raise ValueError("tensor: must be written as [[tensor]], once for each")
     options = dict(schedule)
+    if not isinstance(options.get("name", ""), str):
+        raise ValueError(f"[schedule] name = {options['name']!r}: must be one of {', '.join(NAMES)}")
     curve, warmup, final = options.pop("name", None), options.pop("warmup", 0), options.pop("final", None)
     return Setting.make(
         optimizer=name,
