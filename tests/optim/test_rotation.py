@@ -231,3 +231,100 @@ def test_inflection_point_is_found_where_growth_slows() -> None:
             w.fill_(math.sqrt(size))
         optimizer.step()
     assert optimizer.state[w]["bound"].item() == pytest.approx(9.0, rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("make", "options", "rotation"),
+    [
+        (optim.RotationalAdamW, {"betas": (0.9, 0.999)}, math.sqrt(2 * 2e-5 * 0.1 / 1.9)),
+        (optim.RotationalSGDM, {"momentum": 0.9}, math.sqrt(2 * 2e-5 / 1.9)),
+        (optim.RotationalLion, {"betas": (0.9, 0.99)}, math.sqrt(math.pi * 2e-5 * (0.01 + 0.81 * 0.01 / 1.99))),
+    ],
+)
+def test_small_step_rotation_is_re_table_1(make: Any, options: dict, rotation: float) -> None:
+    w = matrix()
+    optimizer = make([w], lr=1e-3, weight_decay=0.02, method="small_step", **options)
+    got = delivered(optimizer, w, steps=100)
+    assert got.mean() == pytest.approx(rotation, rel=0.02)
+
+
+@pytest.mark.parametrize("make", [optim.RotationalSGDM, optim.RotationalAdamL2])
+def test_dead_rows_do_not_drift(make: Any) -> None:
+    """No gradient but L2, which lies along the weights: nothing is left to turn by."""
+    w = matrix()
+    start = w.detach().clone()
+    optimizer = make([w], l2=5e-4, lr=0.1, weight_decay=0.01, **({"eps": 1e3} if "Adam" in make.__name__ else {}))
+    for _ in range(100):
+        w.grad = torch.zeros_like(w)
+        optimizer.step()
+    assert torch.nn.functional.cosine_similarity(start.double(), w.detach().double(), dim=1).min() > 1 - 1e-9
+
+
+def test_huge_gradients_stay_finite() -> None:
+    w = matrix()
+    optimizer = optim.RotationalSGDM([w], **TURN)
+    for size in (1.0, 1e25, 1.0):
+        w.grad = torch.randn(ROWS, COLUMNS, generator=torch.Generator().manual_seed(0)) * size
+        optimizer.step()
+    assert torch.isfinite(w).all()
+    assert torch.isfinite(optimizer.state[w]["row_square"]).all()
+
+
+def test_weight_decay_that_a_schedule_takes_to_zero_is_said() -> None:
+    w = matrix()
+    optimizer = optim.RotationalAdamW([w], **TURN)
+    delivered(optimizer, w, steps=2)
+    optimizer.param_groups[0]["weight_decay"] = 0.0
+    before = w.detach().clone()
+    with pytest.raises(ValueError, match="weight_decay = 0: must be > 0"):
+        optimizer.step()
+    torch.testing.assert_close(w.detach(), before, rtol=0, atol=0)
+
+
+def test_groups_of_vectors_need_no_decay_and_keep_their_kind_of_decay() -> None:
+    bias, twin = (torch.nn.Parameter(torch.linspace(-1, 1, 5)) for _ in range(2))
+    optim.RotationalAdamW([{"params": [matrix()]}, {"params": [bias], "weight_decay": 0.0}], **TURN)
+    options: dict[str, Any] = {"lr": 0.05, "weight_decay": 0.5, "decay": "cautious"}
+    rotational, plain = optim.RotationalAdamW([bias], **options), optim.AdamW([twin], **options)
+    for t in range(5):
+        bias.grad = torch.full((5,), float(t - 2))
+        twin.grad = bias.grad.clone()
+        rotational.step()
+        plain.step()
+    torch.testing.assert_close(bias.detach(), twin.detach())
+
+
+def test_a_groups_own_angle_stays_its_own() -> None:
+    a, b = matrix(), matrix()
+    optimizer = optim.RotationalAdamW([{"params": [a], "angle": 0.3}, {"params": [b]}], angle=lambda t: 0.01)
+    before = [p.detach().double().clone() for p in (a, b)]
+    for p in (a, b):
+        p.grad = torch.randn(ROWS, COLUMNS, generator=torch.Generator().manual_seed(0))
+    optimizer.step()
+    turned = [
+        torch.nn.functional.cosine_similarity(old, p.detach().double(), dim=1).acos().mean().item()
+        for old, p in zip(before, (a, b), strict=True)
+    ]
+    assert turned == pytest.approx([0.3, 0.01], rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("make", "options", "message"),
+    [
+        (optim.RotationalAdamW, {"granularity": 7}, "granularity = 7: must divide"),
+        (optim.RotationalAdamW, {"granularity": True}, "granularity = True: must be one of"),
+        (optim.RotationalAdamW, {"speeds": torch.ones(3)}, "speeds has 3 values: must be one for each of the 64 rows"),
+        (optim.RotationalAdamW, {"speeds": [1.0] * 64}, "speeds: must be a one-dimensional tensor"),
+        (optim.RotationalAdamW, {"norm": -1.0}, r"norm = -1\.0: must be a finite number > 0"),
+        (optim.RotationalAdamW, {"angle": 3.0}, r"angle = 3\.0: must be a finite number in \[0, 1\.5\]"),
+        (optim.RotationalAdamW, {"method": "fast"}, "method = 'fast': must be one of exact, small_step"),
+        (optim.RotationalAdamW, {"reference": "book"}, "reference = 'book': must be one of paper"),
+        (optim.AdamCPR, {"bound": "foo"}, "bound = 'foo': must be one of inflection, warm_start"),
+        (optim.AdamCPR, {"warm_start": 0}, "warm_start = 0: must be a whole number ≥ 1"),
+        (optim.AdamCPR, {"weight_decay": 0.1}, r"weight_decay = 0\.1: must be 0; the bound takes its place"),
+        (optim.SGDM, {"momentum": 0.0, "nesterov": True}, "nesterov = True with momentum = 0"),
+    ],
+)
+def test_bad_options_are_named_before_anything_changes(make: Any, options: dict, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        make([matrix()], **options)

@@ -62,6 +62,45 @@ def test_torchs_adamw_checkpoint_goes_on_in_ours() -> None:
         torch.testing.assert_close(p, q, rtol=1e-5, atol=1e-7)
 
 
+@pytest.mark.parametrize(
+    ("theirs", "ours"),
+    [
+        (lambda p: torch.optim.SGD(p, lr=0.01, momentum=0.9, weight_decay=0.1), lambda p: eq.SGDM(p, lr=1.0)),
+        (lambda p: torch.optim.Adam(p, lr=0.01, weight_decay=0.1), lambda p: eq.Adam(p, lr=1.0)),
+        (lambda p: torch.optim.RMSprop(p, lr=0.01, weight_decay=0.1), lambda p: eq.RMSProp(p, lr=1.0)),
+    ],
+)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_other_checkpoints_of_torch_keep_their_meaning(theirs: Any, ours: Any, dtype: torch.dtype) -> None:
+    """L2 stays L2, momentum stays, and low precision goes on in float32."""
+    one = model().to(dtype)
+    optimizer = theirs(one.parameters())
+
+    def step(net: torch.nn.Module, opt: Any, t: int) -> None:
+        opt.zero_grad()
+        net(batch(t).to(dtype)).square().mean().backward()
+        opt.step()
+
+    for t in range(4):
+        step(one, optimizer, t)
+    two = copy.deepcopy(one)
+    mine = ours(two.parameters())
+    mine.load_state_dict(copy.deepcopy(optimizer.state_dict()))
+    for t in range(4, 8):
+        step(one, optimizer, t)
+        step(two, mine, t)
+    rtol, atol = (1e-5, 1e-7) if dtype == torch.float32 else (0.05, 0.01)
+    for p, q in zip(one.parameters(), two.parameters(), strict=True):
+        torch.testing.assert_close(p, q, rtol=rtol, atol=atol)
+
+
+def test_what_we_lack_is_refused() -> None:
+    net = model()
+    saved = torch.optim.AdamW(net.parameters(), amsgrad=True).state_dict()
+    with pytest.raises(ValueError, match="amsgrad = True in the saved state: must be False"):
+        eq.AdamW(net.parameters()).load_state_dict(saved)
+
+
 def test_our_scheduler_drives_our_optimizer() -> None:
     net = model()
     optimizer = eq.RotationalAdamW(net.parameters(), lr=1e-2, weight_decay=0.1)

@@ -1,6 +1,7 @@
 """The wrapper that makes a rotational variant of any torch optimizer, and the switch between two."""
 
 import copy
+import pickle
 from typing import Any
 
 import pytest
@@ -89,6 +90,61 @@ def test_rotational_resumes() -> None:
     torch.testing.assert_close(drive(second, [c], range(4, 10)), whole, rtol=0, atol=0)
 
 
+def test_copies_of_wrappers_go_on_alike() -> None:
+    w = matrix()
+    rotational = optim.Rotational(torch.optim.NAdam([w], lr=0.01), angle=0.02)
+    v = matrix(1)
+    switch = optim.Switch(optim.Adam([v], lr=0.01), torch.optim.SGD([v], lr=0.1), at=2, blend=3)
+    for optimizer, p in ((rotational, w), (switch, v)):
+        drive(optimizer, [p], range(3))
+        twins = (copy.deepcopy(optimizer), pickle.loads(pickle.dumps(optimizer)))
+        expected = drive(optimizer, [p], range(3, 6))
+        for twin in twins:
+            assert twin.param_groups[0]["params"][0] is not p
+            got = drive(twin, twin.param_groups[0]["params"], range(3, 6))
+            torch.testing.assert_close(got, expected, rtol=0, atol=0)
+
+
+def test_grad_scaler_unscales_once_for_a_switch() -> None:
+    a, b = matrix(), matrix()
+    scaled = optim.Switch(torch.optim.SGD([a], lr=0.1), torch.optim.SGD([a], lr=0.01), at=2, blend=2)
+    plain = optim.Switch(torch.optim.SGD([b], lr=0.1), torch.optim.SGD([b], lr=0.01), at=2, blend=2)
+    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+    for t in range(6):
+        x = torch.randn(8, 64, generator=torch.Generator().manual_seed(t))
+        for p, optimizer in ((a, scaled), (b, plain)):
+            optimizer.zero_grad()
+            loss = (p * x).sum()
+            if optimizer is scaled:
+                scaler.scale(loss).backward()
+                scaler.step(optimizer)
+                scaler.update()
+            else:
+                loss.backward()
+                optimizer.step()
+    torch.testing.assert_close(a, b)
+
+
+def test_groups_are_added_to_the_inner_optimizer() -> None:
+    w, extra = matrix(), matrix(1)
+    optimizer = optim.Rotational(torch.optim.AdamW([w], lr=0.01, weight_decay=0.1))
+    optimizer.add_param_group({"params": [extra]})
+    before = extra.detach().clone()
+    drive(optimizer, [w, extra], range(2))
+    assert not torch.equal(extra, before)
+    torch.testing.assert_close(extra.detach().norm(dim=1), before.norm(dim=1))
+    switch = optim.Switch(torch.optim.SGD([w]), torch.optim.SGD([w]), at=1)
+    with pytest.raises(ValueError, match="must be called on first and on second"):
+        switch.add_param_group({"params": [extra]})
+
+
+def test_our_own_optimizers_bring_their_rotation() -> None:
+    inner = optim.SignSGDM([matrix()], lr=0.01, weight_decay=0.1, decay="independent")
+    wrapped = optim.Rotational(inner)
+    expected = theory.stationary("signsgdm", lr=0.01, weight_decay=0.1, decay="independent", size=1, momentum=0.9)
+    assert wrapped._wanted(inner.param_groups[0], 1) == expected.rotation
+
+
 def test_unknown_rotations_are_refused() -> None:
     with pytest.raises(ValueError, match="angle = None: must be given for Adagrad"):
         optim.Rotational(torch.optim.Adagrad([matrix()]))
@@ -96,6 +152,11 @@ def test_unknown_rotations_are_refused() -> None:
         optim.Rotational(torch.optim.Adam([matrix()]))
     with pytest.raises(ValueError, match="optimizer = int: must be a torch optimizer"):
         optim.Rotational(3)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="optimizer = LBFGS: must be a torch optimizer whose step needs no closure"):
+        optim.Rotational(torch.optim.LBFGS([matrix()]), angle=0.1)
+    low = torch.nn.Parameter(matrix().detach().bfloat16())
+    with pytest.raises(ValueError, match=r"parameters in torch\.bfloat16: must be float32"):
+        optim.Rotational(torch.optim.NAdam([low]), angle=0.1)
     with pytest.raises(ValueError, match="state_dict has no 'inner'"):
         optim.Rotational(torch.optim.NAdam([matrix()]), angle=0.1).load_state_dict({})
 

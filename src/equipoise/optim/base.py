@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from equipoise.optim.many import Many
-from equipoise.optim.moves import Move, Piece, center_rows, turns
+from equipoise.optim.moves import NO_DECAY, Move, Piece, center_rows, turns
 from equipoise.optim.rules import Rule
 from equipoise.theory import DECAYS, _check
 
@@ -49,9 +49,14 @@ class RuleOptimizer(Optimizer):
         Args:
             param_group: as for any torch optimizer.
         """
+        given = "angle" in param_group
         super().add_param_group(param_group)
         group = self.param_groups[-1]
         try:
+            if "angle" in group:
+                group["own_angle"] = given
+            if group["lr_max"] is None and group["decay"] == "corrected":
+                group["lr_max"] = float(group["lr"])
             check_group(group)
             for p in group["params"]:
                 if p.is_complex():
@@ -64,6 +69,26 @@ class RuleOptimizer(Optimizer):
                 for p in group["params"]:
                     if turns(p, group):
                         center_rows(p, group["granularity"])
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Go on from a saved state, also from one of torch's own optimizer of the same kind.
+
+        Args:
+            state_dict: what `state_dict` returned. L2 of torch.optim.SGD, Adam and RMSprop becomes `l2`.
+        """
+        super().load_state_dict(state_dict | {"param_groups": [_ours(g) for g in state_dict["param_groups"]]})
+        # torch casts the state to the parameter's dtype; ours is float32 beside low precision, and is copied.
+        keys = [i for g in state_dict["param_groups"] for i in g["params"]]
+        params = [p for g in self.param_groups for p in g["params"]]
+        for key, p in zip(keys, params, strict=True):
+            for name, value in state_dict["state"].get(key, {}).items():
+                if torch.is_tensor(value):
+                    count = name in ("step", "row_step")
+                    self.state[p][name] = (
+                        value.detach().clone().float()
+                        if count
+                        else value.detach().to(device=p.device, dtype=_state_dtype(p), copy=True)
+                    )
 
     def __getstate__(self) -> dict[str, Any]:
         own = {name: getattr(self, name) for name in ("rule", "move", "skipped", "_angle")}
@@ -86,6 +111,8 @@ class RuleOptimizer(Optimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
+        if any(p.grad is not None and p.grad.is_sparse for g in self.param_groups for p in g["params"]):
+            raise ValueError("gradient is sparse: use a dense one (torch.nn.Embedding(sparse=False))")
         if not self._all_finite():
             self.skipped += 1
             return loss
@@ -96,8 +123,11 @@ class RuleOptimizer(Optimizer):
     def _all_finite(self) -> bool:
         """Whether the step may go on; gradients are looked at only where a group asks for it."""
         asked = [g for g in self.param_groups if g["nonfinite"] != "ignore"]
-        grads = [p.grad for g in asked for p in g["params"] if p.grad is not None and not p.grad.is_sparse]
-        if not grads or all(bool(torch.isfinite(n)) for n in torch._foreach_norm(grads, float("inf"))):
+        grads = [p.grad for g in asked for p in g["params"] if p.grad is not None and p.grad.numel()]
+        kinds: dict[tuple[Any, ...], list[Tensor]] = {}
+        for grad in grads:
+            kinds.setdefault((grad.device, grad.dtype, _is_distributed(grad)), []).append(grad)
+        if all(bool(torch.isfinite(n)) for kind in kinds.values() for n in torch._foreach_norm(kind, float("inf"))):
             return True
         if any(g["nonfinite"] == "error" for g in asked):
             bad = sum(1 for g in grads if not bool(torch.isfinite(g).all()))
@@ -112,19 +142,16 @@ class RuleOptimizer(Optimizer):
         for p in group["params"]:
             if p.grad is None:
                 continue
-            if p.grad.is_sparse:
-                raise ValueError("gradient is sparse: use a dense one (torch.nn.Embedding(sparse=False))")
             if p.numel() == 0:
                 continue
             state = self.state[p]
-            if "step" not in state:
-                self._init_state(p, state)
+            self._init_state(p, state)
             state["step"] += 1
             t = int(state["step"])
             w = p if p.dtype not in LOW_PRECISION else _master(p, state)
             buckets.setdefault((p.device, w.dtype, t, _is_distributed(p)), []).append((p, p.grad, Piece(w, state)))
         for (_, dtype, t, distributed), bucket in buckets.items():
-            if self._angle is not None:
+            if self._angle is not None and not group["own_angle"]:
                 group["angle"] = float(self._angle(t))
             together = len(bucket) > 1 and not distributed and group["foreach"] is not False
             for part in [bucket] if together else [[one] for one in bucket]:
@@ -156,10 +183,29 @@ class RuleOptimizer(Optimizer):
                 p.copy_(piece.w)
 
     def _init_state(self, p: Tensor, state: dict[str, Any]) -> None:
-        state["step"] = torch.zeros((), dtype=torch.float32)
-        dtype = torch.float32 if p.dtype in LOW_PRECISION else p.dtype
+        """What is missing of a parameter's state: all of it at first, and what another optimizer did not save."""
+        if "step" not in state:
+            state["step"] = torch.zeros((), dtype=torch.float32)
         for name in self.rule.state:
-            state[name] = torch.zeros_like(p, dtype=dtype, memory_format=torch.preserve_format)
+            if state.get(name) is None:
+                state[name] = torch.zeros_like(p, dtype=_state_dtype(p), memory_format=torch.preserve_format)
+
+
+def _state_dtype(p: Tensor) -> torch.dtype:
+    return torch.float32 if p.dtype in LOW_PRECISION else p.dtype
+
+
+def _ours(saved: dict[str, Any]) -> dict[str, Any]:
+    """A saved group in our words: where torch's weight_decay is L2, it is `l2` here; what we lack is refused."""
+    if "l2" in saved:
+        return saved
+    for key, plain in (("amsgrad", False), ("centered", False), ("dampening", 0)):
+        if saved.get(key, plain) != plain:
+            raise ValueError(f"{key} = {saved[key]!r} in the saved state: must be {plain}; this optimizer has no {key}")
+    coupled = "dampening" in saved or "centered" in saved or saved.get("decoupled_weight_decay") is False
+    if not coupled or not saved.get("weight_decay"):
+        return saved
+    return saved | {"l2": saved["weight_decay"], "weight_decay": 0.0}
 
 
 def _master(p: Tensor, state: dict[str, Any]) -> Tensor:
@@ -187,7 +233,7 @@ def check_group(group: dict[str, Any]) -> None:
     _check.choice("decay", group["decay"], DECAYS)
     _check.choice("nonfinite", group["nonfinite"], NONFINITE)
     if "betas" in group:
-        _check.betas(group["betas"])
+        group["betas"] = _check.betas(group["betas"])
     if "eps" in group:
         _check.number("eps", group["eps"], low=0)
     for name in ("momentum", "alpha", "track"):
@@ -195,16 +241,48 @@ def check_group(group: dict[str, Any]) -> None:
             _check.number(name, group[name], **_UNIT)
     if group.get("nesterov") and group["momentum"] == 0:
         raise ValueError("nesterov = True with momentum = 0: must have momentum > 0")
-    if "granularity" in group and not (isinstance(group["granularity"], int) and group["granularity"] > 0):
-        _check.choice("granularity", group["granularity"], ("neuron", "tensor"))
+    if "granularity" in group:
+        _check_granularity(group)
+    if "bound" in group:
+        _check_constraint(group)
     if "method" in group:
         _check.choice("method", group["method"], ("exact", "small_step"))
         if group["reference"] is not None:
             _check.choice("reference", group["reference"], ("paper",))
+        if group["norm"] is not None:
+            _check.number("norm", group["norm"], low=0, open_low=True)
         if group["angle"] is not None:
-            _check.number("angle", group["angle"], low=0)
-        elif group["weight_decay"] == 0 and group["rotate"] is not False:
-            raise ValueError(
-                "weight_decay = 0: must be > 0, as the rotation comes from lr and weight decay; or give angle, or "
-                "rotate=False for this group"
-            )
+            _check.number("angle", group["angle"], low=0, high=1.5)
+        elif group["weight_decay"] == 0 and any(turns(p, group) for p in group["params"]):
+            raise ValueError(NO_DECAY)
+
+
+def _check_granularity(group: dict[str, Any]) -> None:
+    parts = group["granularity"]
+    turning = [p for p in group["params"] if p.ndim and ("rotate" not in group or turns(p, group))]
+    if isinstance(parts, int) and not isinstance(parts, bool) and parts > 0:
+        for p in turning:
+            if p.numel() % parts:
+                raise ValueError(f"granularity = {parts}: must divide the {p.numel()} weights of each parameter")
+    else:
+        _check.choice("granularity", parts, ("neuron", "tensor"))
+    speeds = group.get("speeds")
+    if speeds is None:
+        return
+    if not torch.is_tensor(speeds) or speeds.ndim != 1 or not bool((speeds >= 0).all()):
+        raise ValueError("speeds: must be a one-dimensional tensor of numbers ≥ 0, one for each row")
+    for p in turning:
+        rows = 1 if parts == "tensor" else p.shape[0] if parts == "neuron" else parts
+        if len(speeds) != rows:
+            raise ValueError(f"speeds has {len(speeds)} values: must be one for each of the {rows} rows")
+
+
+def _check_constraint(group: dict[str, Any]) -> None:
+    if isinstance(group["bound"], str):
+        _check.choice("bound", group["bound"], ("inflection", "warm_start"))
+    else:
+        _check.number("bound", group["bound"], low=0, open_low=True)
+    _check.number("rate", group["rate"], low=0)
+    _check.whole("warm_start", group["warm_start"], low=1)
+    if group["weight_decay"]:
+        raise ValueError(f"weight_decay = {group['weight_decay']!r}: must be 0; the bound takes its place")

@@ -89,26 +89,46 @@ class Decay(Move):
     def __call__(self, pieces: list[Piece], u: Any, *, rule: Rule, t: int, group: dict[str, Any]) -> None:
         together = isinstance(u, Many) or (isinstance(u, Ratio) and isinstance(u.top, Many))
         w: Any = Many([piece.w for piece in pieces]) if together else pieces[0].w
-        step = cautious if group["decay"] == "cautious" else decayed
-        step(w, u, lr=float(group["lr"]), lost=decay_of(group))
+        plain_step(w, u, group)
 
 
+@torch.compiler.disable()
 @lru_cache(maxsize=4096)
-def _settled(method: str, lr: float, lost: float, items: tuple[tuple[str, Any], ...]) -> theory.Stationary:
+def _settled(items: tuple[tuple[str, Any], ...]) -> theory.Stationary:
     arguments = dict(items)
-    return theory.stationary(
-        arguments.pop("optimizer"), lr=lr, weight_decay=lost, decay="independent", method=method, **arguments
-    )
+    return theory.stationary(arguments.pop("optimizer"), **arguments)
 
 
 def settled(rule: Rule, group: dict[str, Any], size: int = 1) -> theory.Stationary:
-    """Where the group's lr and weight decay would settle a row of that many weights: η_r, and the norm."""
-    return _settled(
-        group["method"],
-        float(group["lr"]),
-        decay_of(group),
-        tuple(sorted((rule.theory(group) | {"size": size}).items())),
-    )
+    """Where the group's lr and weight decay would settle a row of that many weights: η_r, and the norm.
+
+    SGDM's decay is taken as torch's, through its momentum (RE Table 1), unless it is of another kind.
+    """
+    known = rule.theory(group)
+    if known["optimizer"] == "sgdm":
+        known["coupled"] = group["decay"] == "lr"
+    top = None if group["decay"] != "corrected" else max(float(group["lr"]), float(group["lr_max"] or 0.0)) or None
+    known |= {
+        "lr": float(group["lr"]),
+        "weight_decay": float(group["weight_decay"]),
+        "decay": group["decay"],
+        "lr_max": top,
+        "method": group["method"],
+        "size": size,
+    }
+    return _settled(tuple(sorted(known.items())))
+
+
+def plain_step(w: Any, u: Any, group: dict[str, Any]) -> None:
+    """`decayed` or `cautious`, by the group's kind of decay."""
+    step = cautious if group["decay"] == "cautious" else decayed
+    step(w, u, lr=float(group["lr"]), lost=decay_of(group))
+
+
+NO_DECAY = (
+    "weight_decay = 0: must be > 0, as the rotation comes from lr and weight decay; or give angle, or rotate=False for "
+    "this group"
+)
 
 
 def turns(w: Tensor, group: dict[str, Any]) -> bool:
@@ -157,17 +177,29 @@ class Rotate(Move):
         turning = [turns(piece.w, group) for piece in pieces]
         angle = 0.0
         if any(turning):
+            if group["angle"] is None and float(group["weight_decay"]) == 0 and float(group["lr"]) > 0:
+                raise ValueError(NO_DECAY)
             angle = settled(rule, group).rotation if group["angle"] is None else float(group["angle"])
         for piece, direction, turned in zip(pieces, directions(u, len(pieces)), turning, strict=True):
             if not turned:
-                decayed(piece.w, direction, lr=float(group["lr"]), lost=decay_of(group))
+                plain_step(piece.w, direction, group)
             elif group["reference"] == "paper":
                 self._paper(piece, direction, angle=angle, t=t, group=group)
             else:
                 self.turn(piece, direction, angle=angle, t=t, group=group, rule=rule)
 
-    def turn(self, piece: Piece, u: Tensor, *, angle: float, t: int, group: dict[str, Any], rule: Rule) -> None:
-        """Turn the rows of one parameter by `angle` on average."""
+    def turn(
+        self,
+        piece: Piece,
+        u: Tensor,
+        *,
+        angle: float,
+        t: int,
+        group: dict[str, Any],
+        rule: Rule,
+        noise: float = 0.0,
+    ) -> None:
+        """Turn the rows of one parameter by `angle` on average; a direction below √noise·‖w‖ is none."""
         state = piece.state
         if angle == 0.0:
             return
@@ -186,7 +218,9 @@ class Rotate(Move):
         ww, dw, dd = row_dot(w, w), row_dot(d, w), row_dot(d, d)
         still = (ww == 0) | (n == 0)
         along = dw / ww.clamp_min(1e-38)
-        now = (dd - dw * along).clamp_min(0)  # ‖d‖² without its part along w
+        now = dd - dw * along  # ‖d‖² without its part along w
+        # Less than this is rounding, which must not become a direction; what is not finite is not greater.
+        now = torch.where(now > 16 * torch.finfo(dd.dtype).eps * dd + noise * ww, now, 0.0)
         expected, beta = rule.expected_square(t, group), group["track"]
         nu.mul_(beta).add_(now, alpha=(1 - beta) / expected)
         steps = float(state["row_step"])
@@ -195,10 +229,11 @@ class Rotate(Move):
         tangent: Any = math.tan(min(angle, 1.5))
         if group["speeds"] is not None:
             tangent = (angle * group["speeds"].to(n).reshape(-1, 1)).clamp_max(1.5).tan()
-        length = torch.where(size > 0, tangent * ww.sqrt() / size.clamp_min(1e-38), 0.0)
+        length = torch.where((size > 0) & (now > 0), tangent * ww.sqrt() / size.clamp_min(1e-38), 0.0)
         shrink = n / (ww + length.square() * now).sqrt().clamp_min(1e-38)
         grown = self._grown(w, d, state, rule, group) if _any(still) else None
-        moved = w.mul(shrink * (1 + length * along)).addcmul_(d, shrink * length, value=-1)
+        moved = w.mul(shrink * (1 + torch.where(length > 0, length * along, 0.0)))
+        moved.addcmul_(torch.where(length > 0, d, 0.0) if not _all_finite(dd) else d, shrink * length, value=-1)
         _put(piece.w, moved if grown is None else torch.where(still, grown, moved))
 
     @staticmethod
@@ -210,8 +245,10 @@ class Rotate(Move):
             target = float(group["norm"])
         elif decay_of(group) > 0 and rule.theory(group)["optimizer"] not in ("sgdm", "ngd"):
             target = settled(rule, group, w.shape[1]).norm
-        else:
-            target = 0.0
+        else:  # no equilibrium is known: as long as the other rows, or as a row of torch's default
+            others = state["row_norm"]
+            typical = _local((others * (others > 0)).sum() / (others > 0).sum().clamp_min(1))
+            target = float(typical) or 1 / math.sqrt(3)
         state["row_norm"] = torch.where((state["row_norm"] == 0) & (length >= target), length, state["row_norm"])
         return grown
 
@@ -246,7 +283,7 @@ class Hyperball(Move):
         lr = float(group["lr"])
         for piece, direction in zip(pieces, directions(u, len(pieces)), strict=True):
             if not turns(piece.w, group):
-                decayed(piece.w, direction, lr=lr, lost=decay_of(group))
+                plain_step(piece.w, direction, group)
                 continue
             if lr == 0.0:
                 continue
@@ -306,6 +343,7 @@ class Constrain(Move):
 def center_rows(w: Tensor, granularity: str | int) -> None:
     """Take the mean from every row and keep its norm; a constant row becomes zero."""
     rows = as_rows(w, granularity)
+    rows = rows.float() if rows.dtype in (torch.bfloat16, torch.float16) else rows
     before = row_norm(rows)
     rows = rows - row_mean(rows)
     after = row_norm(rows)
@@ -314,6 +352,10 @@ def center_rows(w: Tensor, granularity: str | int) -> None:
 
 def _put(w: Tensor, rows: Tensor) -> None:
     w.copy_(rows if rows.shape == w.shape else rows.reshape(w.shape))
+
+
+def _all_finite(x: Tensor) -> bool:
+    return not _any(~torch.isfinite(x))
 
 
 def _any(mask: Tensor) -> bool:

@@ -1,7 +1,11 @@
 """Optimizers round optimizers: the rotational variant of any torch optimizer, and a switch between two."""
 
+# pyright: reportIncompatibleVariableOverride=false
+# (the groups are those of the optimizers inside: a property here, an attribute in torch)
+
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any, final
 
@@ -10,8 +14,8 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from equipoise import theory
-from equipoise.optim.base import LOW_PRECISION
-from equipoise.optim.moves import Piece, Rotate, center_rows, turns
+from equipoise.optim.base import LOW_PRECISION, RuleOptimizer
+from equipoise.optim.moves import Piece, Rotate, center_rows, settled, turns
 from equipoise.optim.rules import Rule
 from equipoise.theory import _check
 
@@ -66,9 +70,7 @@ class Rotational(Optimizer):
         track: float = 0.99,
         method: str = "exact",
     ):
-        self.inner = getattr(optimizer, "optimizer", optimizer)
-        if not isinstance(self.inner, Optimizer):
-            raise ValueError(f"optimizer = {type(optimizer).__name__}: must be a torch optimizer")
+        self.inner = _steppable("optimizer", getattr(optimizer, "optimizer", optimizer))
         _check.choice("method", method, ("exact", "small_step"))
         _check.number("track", track, low=0, high=1, open_high=True)
         if angle is not None and not callable(angle):
@@ -78,14 +80,50 @@ class Rotational(Optimizer):
             "granularity": granularity, "center": center, "track": track, "method": method,
         }  # fmt: skip
         self._rotate, self._rule, self._steps = Rotate(), _Unknown(), 0
+        self._ready = False
         super().__init__([p for g in self.inner.param_groups for p in g["params"]], {"lr": 0.0})
-        self.param_groups = self.inner.param_groups
+        self._ready = True
+        low = next((p for p in self._turning() if p.dtype in LOW_PRECISION), None)
+        if low is not None:
+            raise ValueError(f"parameters in {low.dtype}: must be float32; the inner step would be lost to rounding")
         for group in self.param_groups:
-            self._wanted(group, 1)  # an optimizer without a known rotation is refused now, not at the first step
+            if any(turns(p, {"rotate": group.get("rotate")}) for p in group["params"]):
+                self._wanted(group, 1)  # an optimizer without a known rotation is refused now, not at the first step
         if center:
             with torch.no_grad():
                 for p in self._turning():
                     center_rows(p, granularity)
+
+    @property
+    def param_groups(self) -> list[dict[str, Any]]:
+        """The inner optimizer's groups themselves."""
+        return self.inner.param_groups
+
+    @param_groups.setter
+    def param_groups(self, groups: list[dict[str, Any]]) -> None:
+        """Torch's constructor sets them; they are the inner optimizer's, whatever it sets."""
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Add a group to the inner optimizer.
+
+        Args:
+            param_group: as for the inner optimizer.
+        """
+        if not self._ready:
+            return
+        self.inner.add_param_group(param_group)
+        if self._options["center"]:
+            with torch.no_grad():
+                for p in self.inner.param_groups[-1]["params"]:
+                    if turns(p, {"rotate": param_group.get("rotate")}):
+                        center_rows(p, self._options["granularity"])
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if not name.startswith("_optimizer_")}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        _revive(self)
 
     def _turning(self) -> list[Tensor]:
         return [p for g in self.param_groups for p in g["params"] if turns(p, {"rotate": g.get("rotate")})]
@@ -95,6 +133,8 @@ class Rotational(Optimizer):
             return float(self._angle(t))
         if self._angle is not None:
             return float(self._angle)
+        if isinstance(self.inner, RuleOptimizer):
+            return settled(self.inner.rule, group | {"method": self._options["method"]}).rotation
         lr, wd = float(group["lr"]), float(group.get("weight_decay", 0.0) or 0.0)
         known: dict[str, Any]
         if "betas" in group:
@@ -124,34 +164,32 @@ class Rotational(Optimizer):
                 loss = closure()
         else:
             loss = None
+        groups = {id(p): g for g in self.param_groups for p in g["params"]}
+        turned = {id(groups[id(p)]): groups[id(p)] for p in turning}
+        angles = {key: self._wanted(group, self._steps + 1) for key, group in turned.items()}
         before = [p.detach().clone() for p in turning]
         self.inner.step()
         self._steps += 1
-        groups = {id(p): g for g in self.param_groups for p in g["params"]}
         for p, old in zip(turning, before, strict=True):
             group, lr = groups[id(p)], float(groups[id(p)]["lr"])
             if p.grad is None or lr == 0.0:
                 p.copy_(old)
                 continue
             state = self.state[p]
-            weight = old
-            if p.dtype in LOW_PRECISION:
-                weight = state.get("master", old.float())
-                weight = torch.where(weight.to(p.dtype) == old, weight, old.float())
-                state["master"] = weight
-            direction = (old.to(weight.dtype) - p.to(weight.dtype)) / lr
+            direction = (old - p) / lr
             options = self._options | {"lr": lr, "weight_decay": 0.0, "decay": "lr", "lr_max": None}
-            piece = Piece(weight, state)
+            # What is left of a small step after p was rounded is noise of this size.
+            noise = (4 * torch.finfo(p.dtype).eps / lr) ** 2 / max(1, p.shape[0])
             self._rotate.turn(
-                piece, direction, angle=self._wanted(group, self._steps), t=1, group=options, rule=self._rule
+                Piece(old, state), direction, angle=angles[id(group)], t=1, group=options, rule=self._rule, noise=noise
             )
-            p.copy_(weight)
+            p.copy_(old)
         return loss
 
     def state_dict(self) -> dict[str, Any]:
         """The inner optimizer's state, and the sizes that the rows are tracked by."""
         params = [p for g in self.param_groups for p in g["params"]]
-        rows = {i: dict(self.state[p]) for i, p in enumerate(params) if p in self.state}
+        rows = {i: {k: v.clone() for k, v in self.state[p].items()} for i, p in enumerate(params) if p in self.state}
         return {"inner": self.inner.state_dict(), "rows": rows, "steps": self._steps}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
@@ -163,7 +201,6 @@ class Rotational(Optimizer):
         if "inner" not in state_dict:
             raise ValueError("state_dict has no 'inner': must be one that a Rotational optimizer saved")
         self.inner.load_state_dict(state_dict["inner"])
-        self.param_groups = self.inner.param_groups
         params = [p for g in self.param_groups for p in g["params"]]
         self.state.clear()
         for i, rows in state_dict["rows"].items():
@@ -196,14 +233,42 @@ class Switch(Optimizer):
     """
 
     def __init__(self, first: Optimizer, second: Optimizer, at: int, *, blend: int = 0):
+        for name, one in (("first", first), ("second", second)):
+            _steppable(name, one)
         mine, theirs = ({id(p) for g in o.param_groups for p in g["params"]} for o in (first, second))
         if mine != theirs:
             raise ValueError(f"second has {len(theirs)} parameters: must be the same {len(mine)} as first's")
         self.first, self.second = first, second
         self.at, self.blend = _check.whole("at", at), _check.whole("blend", blend)
         self._steps = 0
+        self._ready = False
         super().__init__([p for g in first.param_groups for p in g["params"]], {"lr": 0.0})
-        self.param_groups = [*first.param_groups, *second.param_groups]
+        self._ready = True
+
+    @property
+    def param_groups(self) -> list[dict[str, Any]]:
+        """The groups of the optimizer whose turn it is; attach schedulers to `first` and `second`."""
+        return (self.second if self.share == 1.0 else self.first).param_groups
+
+    @param_groups.setter
+    def param_groups(self, groups: list[dict[str, Any]]) -> None:
+        """Torch's constructor sets them; they are those of the two, whatever it sets."""
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Refused: the two optimizers may need different options.
+
+        Args:
+            param_group: a group.
+        """
+        if self._ready:
+            raise ValueError("add_param_group: must be called on first and on second, each with its own options")
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if not name.startswith("_optimizer_")}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        _revive(self)
 
     @property
     def share(self) -> float:
@@ -253,5 +318,20 @@ class Switch(Optimizer):
             raise ValueError("state_dict: must be one that a Switch saved, with first, second and steps")
         self.first.load_state_dict(state_dict["first"])
         self.second.load_state_dict(state_dict["second"])
-        self.param_groups = [*self.first.param_groups, *self.second.param_groups]
         self._steps = int(state_dict["steps"])
+
+
+def _steppable(name: str, optimizer: Any) -> Optimizer:
+    """A torch optimizer whose step needs no closure."""
+    if not isinstance(optimizer, Optimizer) or isinstance(optimizer, torch.optim.LBFGS):
+        raise ValueError(f"{name} = {type(optimizer).__name__}: must be a torch optimizer whose step needs no closure")
+    return optimizer
+
+
+def _revive(optimizer: Optimizer) -> None:
+    """What torch's own `__setstate__` gives an optimizer that comes out of a copy or a pickle: empty hooks."""
+    for name in ("pre", "post"):
+        optimizer.__dict__[f"_optimizer_step_{name}_hooks"] = OrderedDict()
+        for kind in ("state_dict", "load_state_dict"):
+            optimizer.__dict__[f"_optimizer_{kind}_{name}_hooks"] = OrderedDict()
+    optimizer._patch_step_function()

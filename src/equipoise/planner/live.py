@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from equipoise.planner.setting import Group, Tensor
@@ -20,8 +21,8 @@ def read_optimizer(
     that it does, and the assumption is stated.
     """
     inner: Any = optimizer
-    while hasattr(inner, "optimizer"):  # accelerate and others wrap the one that steps
-        inner = inner.optimizer
+    while hasattr(inner, "optimizer") or hasattr(inner, "inner"):  # accelerate, Rotational: the one that steps
+        inner = inner.optimizer if hasattr(inner, "optimizer") else inner.inner
     if not hasattr(inner, "param_groups"):
         raise ValueError(f"optimizer = {type(optimizer).__name__}: must be a torch optimizer with param_groups")
     names, kinds = _names(model)
@@ -39,6 +40,8 @@ def read_optimizer(
                 continue
             name = names.get(id(p), f"group {i}, parameter {j}")
             tensor = _tensor(name, p, kinds.get(id(p)), i, group if read.optimizer == "muon" else {})
+            if hasattr(inner, "rule") and tensor.dtype in ("bfloat16", "float16"):
+                tensor = replace(tensor, dtype="float32")  # ours keep a float32 copy of such weights
             rounded = None if tensor.init_rms is None else float(f"{tensor.init_rms:.1e}")
             key = (tensor.shape, tensor.kind, i, tensor.dtype, rounded)
             seen = tensors.get(key)
@@ -101,8 +104,6 @@ def _muon_scale(shape: tuple[int, ...], group: dict[str, Any]) -> float:
 
 
 def _with_count(tensor: Tensor) -> Tensor:
-    from dataclasses import replace
-
     return replace(tensor, count=tensor.count + 1)
 
 
