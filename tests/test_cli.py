@@ -88,10 +88,24 @@ def test_bad_input_is_one_line_and_exit_code_2(arguments: list[str], message: st
     assert len(done.stderr.strip().splitlines()) == 1
 
 
-def test_unknown_flags_exit_with_2() -> None:
-    done = run("plan", "--nope")
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["plan", "--nope"], "No such option: --nope"),
+        (["plan", "--lr", "fast"], "Invalid value for '--lr'"),
+        (["fly"], "No such command 'fly'"),
+    ],
+)
+def test_wrong_flags_are_one_line_and_exit_code_2(arguments: list[str], message: str) -> None:
+    done = run(*arguments)
     assert done.returncode == 2
-    assert "Traceback" not in done.stderr
+    assert message in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1
+
+
+def test_no_command_shows_the_help() -> None:
+    done = run()
+    assert "Usage" in done.stdout + done.stderr
 
 
 def test_planning_never_imports_torch() -> None:

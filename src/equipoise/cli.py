@@ -267,10 +267,21 @@ def _print_json(data: Any) -> None:
 def main() -> None:
     """Run the command; what is wrong with the input is one line and exit code 2."""
     try:
-        app()
-    except ValueError as error:
-        typer.echo(f"equipoise: {error}", err=True)
+        code = app(standalone_mode=False)
+    except (ValueError, MemoryError) as error:
+        typer.echo(f"equipoise: {error or 'not enough memory'}", err=True)
         sys.exit(2)
+    except (typer.Abort, KeyboardInterrupt):
+        sys.exit(130)
+    except Exception as error:
+        # Wrong flags: click's own errors know their message and where to look for help.
+        if not hasattr(error, "format_message"):
+            raise
+        message = error.format_message().strip()  # type: ignore[attr-defined]
+        if message:  # none where no command was given, and the help has been shown
+            typer.echo(f"equipoise: {message} (see equipoise --help)", err=True)
+        sys.exit(getattr(error, "exit_code", 2))
+    sys.exit(code if isinstance(code, int) else 0)
 
 
 if __name__ == "__main__":

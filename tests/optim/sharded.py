@@ -25,28 +25,39 @@ CASES: list[tuple[type, dict[str, Any]]] = [
     (optim.RotationalAdamW, {"lr": 0.01, "weight_decay": 0.1}),
     (optim.RotationalAdamW, {"lr": 0.01, "weight_decay": 0.1, "granularity": "tensor"}),
     (optim.RotationalAdamW, {"lr": 0.01, "weight_decay": 0.1, "center": True}),
+    (optim.RotationalAdamW, {"lr": 0.01, "weight_decay": 0.1, "speeds": "rising"}),
     (optim.HyperballAdamW, {"lr": 0.01}),
     (optim.AdamCPR, {"lr": 0.01, "warm_start": 2}),
+    (optim.RotationalAdamW, {"lr": 0.01, "weight_decay": 0.1, "granularity": 5}),
 ]
 PLACEMENTS = {"rows": Shard(0), "columns": Shard(1), "replicated": Replicate()}
 STEPS = 4
 
 
-def weight() -> torch.Tensor:
-    w = torch.randn(6, 10, generator=torch.Generator().manual_seed(0))
+SHAPES = ((6, 10), (5, 6), (4, 3, 5))  # the second does not divide between two ranks
+
+
+def weight(shape: tuple[int, ...]) -> torch.Tensor:
+    w = torch.randn(shape, generator=torch.Generator().manual_seed(0))
     w[1] = 0.0
     return w
 
 
-def gradient(t: int) -> torch.Tensor:
-    return torch.randn(6, 10, generator=torch.Generator().manual_seed(10 + t))
+def gradient(t: int, shape: tuple[int, ...]) -> torch.Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(10 + t))
 
 
-def unsharded(make: type, options: dict[str, Any]) -> torch.Tensor:
-    p = torch.nn.Parameter(weight())
-    optimizer = make([p], **options)
+def options_for(options: dict[str, Any], shape: tuple[int, ...]) -> dict[str, Any]:
+    if options.get("speeds") == "rising":
+        return options | {"speeds": torch.linspace(0.5, 2.0, shape[0])}
+    return options
+
+
+def unsharded(make: type, options: dict[str, Any], shape: tuple[int, ...]) -> torch.Tensor:
+    p = torch.nn.Parameter(weight(shape))
+    optimizer = make([p], **options_for(options, shape))
     for t in range(STEPS):
-        p.grad = gradient(t)
+        p.grad = gradient(t, shape)
         optimizer.step()
     return p.detach()
 
@@ -57,15 +68,15 @@ def worker(rank: int, port: int, folder: str) -> None:
     dist.init_process_group("gloo", rank=rank, world_size=2)
     mesh = init_device_mesh("cpu", (2,))
     report = []
-    for make, options in CASES:
-        expected = unsharded(make, options)
+    for (make, options), shape in ((case, shape) for case in CASES for shape in SHAPES):
+        expected = unsharded(make, options, shape)
         for name, placement in PLACEMENTS.items():
-            label = f"{make.__name__} {options} {name}"
+            label = f"{make.__name__} {options} {shape} {name}"
             try:
-                p = torch.nn.Parameter(distribute_tensor(weight(), mesh, [placement]))
-                optimizer = make([p], **options)
+                p = torch.nn.Parameter(distribute_tensor(weight(shape), mesh, [placement]))
+                optimizer = make([p], **options_for(options, shape))
                 for t in range(STEPS):
-                    p.grad = distribute_tensor(gradient(t), mesh, [placement])
+                    p.grad = distribute_tensor(gradient(t, shape), mesh, [placement])
                     optimizer.step()
                 data = p.data
                 assert isinstance(data, DTensor)

@@ -228,7 +228,7 @@ class Rotate(Move):
         size = (nu * ((1 - own) * expected / (1 - beta**steps)) + now * own).sqrt()
         tangent: Any = math.tan(min(angle, 1.5))
         if group["speeds"] is not None:
-            tangent = (angle * group["speeds"].to(n).reshape(-1, 1)).clamp_max(1.5).tan()
+            tangent = (angle * _like(group["speeds"].reshape(-1, 1), n)).clamp_max(1.5).tan()
         length = torch.where((size > 0) & (now > 0), tangent * ww.sqrt() / size.clamp_min(1e-38), 0.0)
         shrink = n / (ww + length.square() * now).sqrt().clamp_min(1e-38)
         grown = self._grown(w, d, state, rule, group) if _any(still) else None
@@ -352,6 +352,15 @@ def center_rows(w: Tensor, granularity: str | int) -> None:
 
 def _put(w: Tensor, rows: Tensor) -> None:
     w.copy_(rows if rows.shape == w.shape else rows.reshape(w.shape))
+
+
+def _like(x: Tensor, n: Any) -> Tensor:
+    """A column for each row, of the type and on the ranks of another."""
+    if not hasattr(n, "placements"):
+        return x.to(n)
+    from torch.distributed.tensor import distribute_tensor
+
+    return distribute_tensor(x.to(dtype=n.dtype, device=n.device), n.device_mesh, n.placements)
 
 
 def _all_finite(x: Tensor) -> bool:

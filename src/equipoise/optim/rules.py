@@ -215,10 +215,25 @@ class NormalizedRule(Rule):
 
 def as_rows(x: Tensor, granularity: str | int) -> Tensor:
     """A tensor as a matrix whose rows are its neurons ("neuron"), the whole ("tensor"), or that many equal parts."""
-    if granularity == "tensor":
-        return x.reshape(1, -1)
-    rows = x.shape[0] if granularity == "neuron" and x.ndim > 0 else 1 if granularity == "neuron" else int(granularity)
-    return x if x.ndim == 2 and x.shape[0] == rows else x.reshape(rows, -1)
+    if granularity == "neuron":
+        rows = x.shape[0] if x.ndim else 1
+    else:
+        rows = 1 if granularity == "tensor" else int(granularity)
+    if x.ndim == 2 and x.shape[0] == rows:
+        return x
+    try:
+        return x.reshape(rows, -1)
+    except RuntimeError:  # shards of a DTensor that do not meet at the rows' ends: gather it
+        if not hasattr(x, "placements"):
+            raise
+        return gathered(x).reshape(rows, -1)
+
+
+def gathered(x: Any) -> Tensor:
+    """A DTensor with all of it on every rank."""
+    from torch.distributed.tensor import Replicate
+
+    return x.redistribute(placements=[Replicate()] * len(x.placements))
 
 
 def row_sum(rows: Tensor) -> Tensor:
