@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -103,10 +103,10 @@ class Plan:
 
         Console().print(self)
 
-    def __rich__(self) -> Any:
+    def __rich_console__(self, console: Any, options: Any) -> Iterator[Any]:
         from equipoise.planner.show import render
 
-        return render(self)
+        yield render(self, width=options.max_width)
 
     def _repr_html_(self) -> str:
         """For notebooks."""

@@ -50,9 +50,9 @@ def sparkline(values: Sequence[float] | np.ndarray, width: int = 20, *, zero: bo
     return "".join(BARS[int(v)] for v in scaled.round())
 
 
-def render(plan: Plan) -> RenderableType:
-    """The whole plan."""
-    parts: list[RenderableType] = [_title(plan), _run(plan), _tensors(plan)]
+def render(plan: Plan, *, width: int = 80) -> RenderableType:
+    """The whole plan; a narrow terminal gets no curves of tensors."""
+    parts: list[RenderableType] = [_title(plan), _run(plan), _tensors(plan, curves=width >= 78)]
     parts.append(_findings(plan.findings))
     parts += [Text(f"assumed: {a}", style="dim") for a in plan.setting.assumptions]
     return Group(*parts)
@@ -112,19 +112,24 @@ def _other_units(plan: Plan) -> str:
     return " · ".join(words)
 
 
-def _tensors(plan: Plan) -> RenderableType:
+def _tensors(plan: Plan, *, curves: bool) -> RenderableType:
     rotating = [t for t in plan.tensors if t.tensor.rotates and t.forecast is not None]
     others = [t for t in plan.tensors if not t.tensor.rotates and t.forecast is not None]
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1), pad_edge=False, show_edge=False, collapse_padding=True)
     table.add_column("tensor", min_width=10, max_width=28, overflow="fold")
     for name in ("", "over the run", "start → end", "equilibrium", "reached at"):
-        table.add_column(name, no_wrap=True)
+        if curves or name != "over the run":
+            table.add_column(name, no_wrap=True)
+
+    def add(row: tuple[str, ...]) -> None:
+        table.add_row(*(cell for i, cell in enumerate(row) if curves or i != 2))
+
     most = 8
     for t in sorted(rotating, key=lambda t: -t.tensor.size * t.tensor.count)[:most]:
         for row in _rotating_rows(t, plan.setting.steps):
-            table.add_row(*row)
+            add(row)
     for t in others[:most]:
-        table.add_row(*_update_row(t))
+        add(_update_row(t))
     hidden = max(0, len(rotating) - most) + max(0, len(others) - most)
     note = Text(f"and {hidden} smaller kinds of tensors (all of them with --json)", style="dim")
     return Padding(Group(table, note) if hidden else table, (0, 0, 1, 0))
