@@ -5,11 +5,10 @@ Below 1 is faster than the peer. The tensors are those of a small transformer, 2
 
 from __future__ import annotations
 
-import statistics
-import time
 from collections.abc import Callable
 
 import torch
+from timing import medians
 
 import equipoise as eq
 
@@ -23,19 +22,6 @@ def parameters() -> list[torch.nn.Parameter]:
     return made
 
 
-def medians(jobs: dict[str, Callable[[], object]], rounds: int = 15) -> dict[str, float]:
-    times: dict[str, list[float]] = {name: [] for name in jobs}
-    for job in jobs.values():
-        job()
-        job()
-    for _ in range(rounds):
-        for name, job in jobs.items():
-            start = time.perf_counter()
-            job()
-            times[name].append(time.perf_counter() - start)
-    return {name: statistics.median(t) for name, t in times.items()}
-
-
 def main() -> None:
     jobs: dict[str, Callable[[], object]] = {
         "torch AdamW foreach": torch.optim.AdamW(parameters(), lr=1e-4, foreach=True).step,
@@ -47,7 +33,7 @@ def main() -> None:
         "RotationalAdamW": eq.RotationalAdamW(parameters(), lr=1e-4).step,
         "HyperballAdamW": eq.HyperballAdamW(parameters(), lr=1e-4).step,
     }
-    seconds = medians(jobs)
+    seconds = medians(jobs, rounds=15)
     peer = seconds["torch AdamW foreach"]
     for name, value in seconds.items():
         print(f"{name:24s} {value / peer:5.2f} × torch's foreach AdamW")

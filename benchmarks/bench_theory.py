@@ -7,11 +7,8 @@
 
 from __future__ import annotations
 
-import statistics
-import time
-from collections.abc import Callable
-
 import numpy as np
+from timing import medians
 
 from equipoise.theory import _scan, forecast, memory
 
@@ -34,19 +31,6 @@ def run_plain(steps: int) -> None:
 
 def run_memory(steps: int) -> None:
     memory(lr=lr(steps), weight_decay=0.1, momentum=0.9, bias_correction=True)
-
-
-def medians(jobs: dict[str, Callable[[], None]], rounds: int = 5) -> dict[str, float]:
-    """Median seconds of each job, the jobs interleaved so that a noisy machine hits all alike."""
-    times: dict[str, list[float]] = {name: [] for name in jobs}
-    for job in jobs.values():
-        job()  # warm up: compile, fill caches
-    for _ in range(rounds):
-        for name, job in jobs.items():
-            start = time.perf_counter()
-            job()
-            times[name].append(time.perf_counter() - start)
-    return {name: statistics.median(t) for name, t in times.items()}
 
 
 def main() -> None:

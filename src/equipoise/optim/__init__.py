@@ -5,23 +5,17 @@ each final class is one of each with hyperparameters under torch's names.
 """
 
 from equipoise.optim.base import RuleOptimizer
-from equipoise.optim.moves import Constrain, Decay, Hyperball, Move, Rotate
-from equipoise.optim.optimizers import (
-    SGDM,
-    Adam,
+from equipoise.optim.controlled import (
     AdamCPR,
-    AdamW,
     HyperballAdamW,
-    Lion,
-    NormalizedGD,
-    RMSProp,
     RotationalAdamL2,
     RotationalAdamW,
     RotationalLion,
     RotationalSGDM,
     RotationalSignSGDM,
-    SignSGDM,
 )
+from equipoise.optim.moves import Constrain, Decay, Hyperball, Move, Rotate
+from equipoise.optim.optimizers import SGDM, Adam, AdamW, Lion, NormalizedGD, RMSProp, SignSGDM
 from equipoise.optim.rules import Rule
 from equipoise.optim.wrap import Rotational, Switch
 

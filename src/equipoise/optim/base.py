@@ -107,10 +107,7 @@ class RuleOptimizer(Optimizer):
         Args:
             closure: re-evaluates the model and returns the loss.
         """
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
+        loss = evaluated(closure)
         if any(p.grad is not None and p.grad.is_sparse for g in self.param_groups for p in g["params"]):
             raise ValueError("gradient is sparse: use a dense one (torch.nn.Embedding(sparse=False))")
         if not self._all_finite():
@@ -189,6 +186,14 @@ class RuleOptimizer(Optimizer):
         for name in self.rule.state:
             if state.get(name) is None:
                 state[name] = torch.zeros_like(p, dtype=_state_dtype(p), memory_format=torch.preserve_format)
+
+
+def evaluated(closure: Callable[[], Any] | None) -> Any:
+    """The loss that a closure gives, with gradients on; None without a closure."""
+    if closure is None:
+        return None
+    with torch.enable_grad():
+        return closure()
 
 
 def _state_dtype(p: Tensor) -> torch.dtype:

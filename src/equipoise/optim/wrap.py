@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from equipoise import theory
-from equipoise.optim.base import LOW_PRECISION, RuleOptimizer
+from equipoise.optim.base import LOW_PRECISION, RuleOptimizer, evaluated
 from equipoise.optim.moves import Piece, Rotate, center_rows, settled, turns
 from equipoise.optim.rules import Rule
 from equipoise.theory import _check
@@ -159,11 +159,7 @@ class Rotational(Optimizer):
             closure: re-evaluates the model and returns the loss.
         """
         turning = [p for p in self._turning() if p.numel()]
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
-        else:
-            loss = None
+        loss = evaluated(closure)
         groups = {id(p): g for g in self.param_groups for p in g["params"]}
         turned = {id(groups[id(p)]): groups[id(p)] for p in turning}
         angles = {key: self._wanted(group, self._steps + 1) for key, group in turned.items()}
@@ -284,10 +280,7 @@ class Switch(Optimizer):
         Args:
             closure: re-evaluates the model and returns the loss.
         """
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
+        loss = evaluated(closure)
         s = self.share
         if s in (0.0, 1.0):
             (self.second if s else self.first).step()

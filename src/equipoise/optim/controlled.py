@@ -1,0 +1,259 @@
+"""Optimizers that control the norm: rotational variants, hyperball, constrained regularisation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, final
+
+from equipoise.optim.base import RuleOptimizer
+from equipoise.optim.moves import Constrain, Hyperball, Rotate
+from equipoise.optim.optimizers import Params, adam_options, common
+from equipoise.optim.rules import AdamRule, LionRule, SGDMRule, SignSGDMRule
+
+Angle = float | Callable[[int], float] | None
+
+
+def _rotation(angle: Angle) -> tuple[dict[str, Any], Callable[[int], float] | None]:
+    """The defaults of `Rotate` with the angle, and the angle's schedule where it is one."""
+    if callable(angle):
+        return Rotate.defaults | {"angle": float(angle(1))}, angle
+    return Rotate.defaults | {"angle": angle}, None
+
+
+@final
+class RotationalSGDM(RuleOptimizer):
+    """SGDM's direction, every neuron turned by SGDM's equilibrium rotation from the first step, norms kept.
+
+    Args:
+        params: parameters or groups. Those with two dimensions or more rotate; a group may say `rotate`.
+        lr: learning rate η.
+        momentum: α.
+        weight_decay: λ; with lr it sets the rotation.
+        nesterov: u = g + αm.
+        angle: the rotation itself, or a function of the step, instead.
+        **options: as for `SGDM`, and `granularity` ("neuron", "tensor", or a number of equal parts, as heads),
+            `center`, `track`, `method` ("exact", "small_step"), `reference` ("paper"), `norm`, `speeds`, `rotate`.
+
+    Reference: RE Algorithm 1 and Table 1; `moves.Rotate` says where we deviate.
+    """
+
+    def __init__(
+        self,
+        params: Params,
+        lr: float = 1e-3,
+        *,
+        momentum: float = 0.9,
+        weight_decay: float = 5e-4,
+        nesterov: bool = False,
+        angle: Angle = None,
+        **options: Any,
+    ):
+        own, schedule = _rotation(angle)
+        defaults = common(lr, weight_decay, options, momentum=momentum, nesterov=nesterov, **own)
+        super().__init__(params, defaults, rule=SGDMRule(), move=Rotate(), angle=schedule)
+
+
+@final
+class RotationalAdamW(RuleOptimizer):
+    """AdamW's direction, every neuron turned by AdamW's equilibrium rotation from the first step, norms kept.
+
+    Args:
+        params: parameters or groups. Those with two dimensions or more rotate; a group may say `rotate`.
+        lr: learning rate η.
+        betas: averaging factors.
+        eps: ε.
+        weight_decay: λ; with lr it sets the rotation.
+        zero_init: averages start at 0.
+        bias_correction: divide them by 1 − β^t.
+        nested: average g/√v instead.
+        angle: the rotation itself, or a function of the step, instead.
+        **options: as for `RotationalSGDM`.
+
+    Reference: RE Algorithm 1 and Table 1; `moves.Rotate` says where we deviate.
+
+    >>> import torch
+    >>> w = torch.nn.Parameter(torch.eye(2))
+    >>> optimizer = RotationalAdamW([w], lr=0.1, weight_decay=0.1)
+    >>> (w[0, 1] + w[1, 0]).backward(); _ = optimizer.step()
+    >>> bool(w.detach().norm(dim=1).allclose(torch.ones(2)))
+    True
+    """
+
+    def __init__(
+        self,
+        params: Params,
+        lr: float = 1e-3,
+        *,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        weight_decay: float = 0.1,
+        zero_init: bool = True,
+        bias_correction: bool = True,
+        nested: bool = False,
+        angle: Angle = None,
+        **options: Any,
+    ):
+        own, schedule = _rotation(angle)
+        own |= adam_options(zero_init, bias_correction, nested, betas, eps)
+        defaults = common(lr, weight_decay, options, **own)
+        super().__init__(params, defaults, rule=AdamRule(), move=Rotate(), angle=schedule)
+
+
+@final
+class RotationalAdamL2(RuleOptimizer):
+    """The direction of Adam + L2 at the rotation of AdamW: RE's test of what makes AdamW better.
+
+    Args:
+        params: parameters or groups.
+        lr: learning rate η.
+        betas: averaging factors.
+        eps: ε.
+        l2: L2 in the gradient, for the direction.
+        weight_decay: λ of the AdamW whose rotation is taken.
+        angle: the rotation itself, or a function of the step, instead.
+        **options: as for `RotationalSGDM`.
+
+    Reference: RE section 3, "Adam vs AdamW"; Table 2, last column.
+    """
+
+    def __init__(
+        self,
+        params: Params,
+        lr: float = 1e-3,
+        *,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        l2: float = 1e-3,
+        weight_decay: float = 0.1,
+        angle: Angle = None,
+        **options: Any,
+    ):
+        own, schedule = _rotation(angle)
+        own |= adam_options(True, True, False, betas, eps)
+        defaults = common(lr, weight_decay, {"l2": l2, **options}, **own)
+        super().__init__(params, defaults, rule=AdamRule(), move=Rotate(), angle=schedule)
+
+
+@final
+class RotationalLion(RuleOptimizer):
+    """Lion's direction at Lion's equilibrium rotation, norms kept.
+
+    Args:
+        params: parameters or groups.
+        lr: learning rate η.
+        betas: averaging factors.
+        weight_decay: λ; with lr it sets the rotation.
+        angle: the rotation itself, or a function of the step, instead.
+        **options: as for `RotationalSGDM`.
+
+    Reference: RE appendix H, Algorithm 1.
+    """
+
+    def __init__(
+        self,
+        params: Params,
+        lr: float = 1e-4,
+        *,
+        betas: tuple[float, float] = (0.9, 0.99),
+        weight_decay: float = 1.0,
+        angle: Angle = None,
+        **options: Any,
+    ):
+        own, schedule = _rotation(angle)
+        defaults = common(lr, weight_decay, options, betas=tuple(betas), **own)
+        super().__init__(params, defaults, rule=LionRule(), move=Rotate(), angle=schedule)
+
+
+@final
+class RotationalSignSGDM(RuleOptimizer):
+    """SignSGDM's direction at SignSGDM's equilibrium rotation, norms kept.
+
+    Args:
+        params: parameters or groups.
+        lr: learning rate η.
+        momentum: β.
+        weight_decay: λ; with lr it sets the rotation.
+        angle: the rotation itself, or a function of the step, instead.
+        **options: as for `RotationalSGDM`.
+
+    Reference: RE Algorithm 1; THEORY 1.
+    """
+
+    def __init__(
+        self,
+        params: Params,
+        lr: float = 1e-4,
+        *,
+        momentum: float = 0.9,
+        weight_decay: float = 1.0,
+        angle: Angle = None,
+        **options: Any,
+    ):
+        own, schedule = _rotation(angle)
+        defaults = common(lr, weight_decay, options, momentum=momentum, **own)
+        super().__init__(params, defaults, rule=SignSGDMRule(), move=Rotate(), angle=schedule)
+
+
+@final
+class HyperballAdamW(RuleOptimizer):
+    """Adam's direction as a step of relative size lr on the sphere of each tensor; no decay.
+
+    Args:
+        params: parameters or groups. Those with two dimensions or more keep their norm; the rest take decayed steps.
+        lr: size of a step relative to the weights. The equilibrium of AdamW(η, λ) has
+            `theory.stationary("adamw", ...).rotation`, not the published √(ηλ).
+        betas: averaging factors.
+        eps: ε.
+        weight_decay: λ of the parameters that do not keep their norm.
+        **options: as for `SGDM`, and `granularity`, `rotate`.
+
+    Reference: follow-up of the norm note; THEORY 7.
+    """
+
+    def __init__(
+        self,
+        params: Params,
+        lr: float = 1e-3,
+        *,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        weight_decay: float = 0.0,
+        **options: Any,
+    ):
+        own = adam_options(True, True, False, betas, eps) | Hyperball.defaults
+        super().__init__(params, common(lr, weight_decay, options, **own), rule=AdamRule(), move=Hyperball())
+
+
+@final
+class AdamCPR(RuleOptimizer):
+    """Adam whose tensors are held below a bound on their mean square by a multiplier each, instead of weight decay.
+
+    Args:
+        params: parameters or groups. Those with two dimensions or more are constrained; a group may say `rotate`.
+        lr: learning rate η.
+        betas: averaging factors.
+        eps: ε.
+        bound: κ of the mean square, or how to find it: "inflection" (where it first grows more slowly than before)
+            or "warm_start".
+        rate: μ, of the multiplier.
+        warm_start: the step at which, or the stretch of steps over which, the bound is looked for.
+        **options: as for `SGDM`.
+
+    Reference: Franke et al. 2024, Constrained Parameter Regularization, Alg. 1.
+    """
+
+    def __init__(
+        self,
+        params: Params,
+        lr: float = 1e-3,
+        *,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        bound: float | str = "inflection",
+        rate: float = 1.0,
+        warm_start: int = 100,
+        **options: Any,
+    ):
+        own = adam_options(True, True, False, betas, eps) | Constrain.defaults
+        own |= {"bound": bound, "rate": rate, "warm_start": warm_start}
+        super().__init__(params, common(lr, 0.0, options, **own), rule=AdamRule(), move=Constrain())
