@@ -73,7 +73,7 @@ def test_a_row_mean_takes_nothing_from_a_centred_rotation(make: Any, mean: float
     optimizer = make([w], center=True, **TURN)
     wanted = settled(optimizer.rule, optimizer.param_groups[0]).rotation
     got = delivered(optimizer, w, steps=600, mean=mean, fixed=fixed) / wanted
-    assert np.abs(got - 1).max() < 0.031
+    assert np.abs(got - 1).max() < 0.03
     assert abs(got[-200:].mean() - 1) < 0.02
     assert w.detach().mean(dim=1).abs().max() < 1e-4
 

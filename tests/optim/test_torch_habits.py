@@ -1,10 +1,12 @@
 """What people do with torch optimizers: scaled gradients, clipping, torch's own checkpoints, schedulers."""
 
 import copy
+import warnings
 from typing import Any
 
 import pytest
 import torch
+import torch._dynamo
 
 import equipoise as eq
 
@@ -114,6 +116,34 @@ def test_our_scheduler_drives_our_optimizer() -> None:
         optimizer.step()
         scheduler.step()
     assert used == curve.values(20).tolist()
+
+
+@pytest.mark.parametrize("make", [eq.AdamW, eq.RotationalAdamW, eq.Lion])
+def test_a_compiled_training_step_never_recompiles(make: Any) -> None:
+    """Neither as steps are counted nor as a schedule moves lr, and it is the eager one."""
+    torch.compiler.reset()
+    nets = [model(), model()]
+    optimizers = [make(net.parameters(), lr=1e-2, weight_decay=0.1) for net in nets]
+    schedulers = [eq.schedules.Scheduler(o, lr=eq.schedules.cosine(8, peak=1e-2)) for o in optimizers]
+
+    def train(net: torch.nn.Module, optimizer: torch.optim.Optimizer, x: torch.Tensor) -> torch.Tensor:
+        optimizer.zero_grad()
+        loss = net(x).square().mean()
+        loss.backward()
+        optimizer.step()
+        return loss.detach()
+
+    compiled = torch.compile(train, backend="eager")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for t in range(8):
+            with torch._dynamo.config.patch(error_on_recompile=t > 1):
+                compiled(nets[0], optimizers[0], batch(t))
+            train(nets[1], optimizers[1], batch(t))
+            for scheduler in schedulers:
+                scheduler.step()
+    for p, q in zip(nets[0].parameters(), nets[1].parameters(), strict=True):
+        torch.testing.assert_close(p, q, rtol=1e-5, atol=1e-7)
 
 
 def test_a_compiled_model_trains() -> None:

@@ -108,14 +108,19 @@ class RuleOptimizer(Optimizer):
             closure: re-evaluates the model and returns the loss.
         """
         loss = evaluated(closure)
+        self._step()
+        return loss
+
+    @torch.compiler.disable()
+    def _step(self) -> None:
+        """The step itself, out of a compiled training step: its step counts would make that recompile every time."""
         if any(p.grad is not None and p.grad.is_sparse for g in self.param_groups for p in g["params"]):
             raise ValueError("gradient is sparse: use a dense one (torch.nn.Embedding(sparse=False))")
         if not self._all_finite():
             self.skipped += 1
-            return loss
+            return
         for group in self.param_groups:
             self._step_group(group)
-        return loss
 
     def _all_finite(self) -> bool:
         """Whether the step may go on; gradients are looked at only where a group asks for it."""
