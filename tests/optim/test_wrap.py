@@ -24,15 +24,15 @@ def drive(optimizer: Any, params: list[torch.nn.Parameter], steps: range) -> lis
 
 
 @pytest.mark.parametrize(
-    "make",
+    ("make", "tolerance"),
     [
-        lambda p: torch.optim.NAdam(p, lr=0.01),
-        lambda p: torch.optim.Adagrad(p, lr=0.01),
-        lambda p: torch.optim.AdamW(p, lr=0.01, fused=True),
-        lambda p: optim.Lion(p, lr=0.01),
+        (lambda p: torch.optim.NAdam(p, lr=0.01), 0.03),
+        (lambda p: torch.optim.Adagrad(p, lr=0.01), 0.05),  # its steps shrink as 1/√t, which the tracker follows late
+        (lambda p: torch.optim.AdamW(p, lr=0.01, fused=True), 0.03),
+        (lambda p: optim.Lion(p, lr=0.01), 0.03),
     ],
 )
-def test_any_optimizer_rotates_by_the_angle(make: Any) -> None:
+def test_any_optimizer_rotates_by_the_angle(make: Any, tolerance: float) -> None:
     w, bias = matrix(), torch.nn.Parameter(torch.ones(8))
     optimizer = optim.Rotational(make([w, bias]), angle=0.05)
     plain = torch.nn.Parameter(torch.ones(8))
@@ -47,7 +47,7 @@ def test_any_optimizer_rotates_by_the_angle(make: Any) -> None:
         optimizer.step()
         inner.step()
         angle = torch.nn.functional.cosine_similarity(before, w.detach().double(), dim=1).acos().mean()
-        assert angle.item() == pytest.approx(0.05, rel=0.05)
+        assert angle.item() == pytest.approx(0.05, rel=tolerance)
     torch.testing.assert_close(w.detach().norm(dim=1), norm)
     torch.testing.assert_close(bias.detach(), plain.detach())
 
