@@ -178,7 +178,9 @@ class RuleOptimizer(Optimizer):
         if group["l2"]:
             g = g.add(pack([piece.w for piece in pieces]), alpha=float(group["l2"]))
         averages = tuple(pack([piece.state[name] for piece in pieces]) for name in self.rule.state)
-        u = self.rule(g, averages, t, group)
+        if t == 1:
+            self.rule.start(g, averages, group)
+        u = self.rule(g, averages, self.rule.numbers(t, group), group)
         self.move(pieces, u, rule=self.rule, t=t, group=group)
         for p, _, piece in bucket:
             if piece.w is not p:

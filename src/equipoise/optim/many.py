@@ -1,4 +1,4 @@
-"""Many tensors under the methods of one: what lets a rule run as foreach from the text that it is written in."""
+"""What lets a rule run as foreach and compiled from the text that it is written in: tensors under other hands."""
 
 # pyright: reportPrivateImportUsage=false
 # (torch exports its foreach functions under private names alone)
@@ -97,6 +97,97 @@ class Many:
         """Take over the values, in place."""
         torch._foreach_copy_(self.tensors, other.tensors)
         return self
+
+
+class Traced:
+    """One tensor with the methods of `Many`, changed by rebinding and not in place, and with tensors as numbers.
+
+    What the compiler sees is so a plain formula from the old values to the new; `x` is the value now.
+
+    >>> m = Traced(torch.tensor([1.0, 4.0]))
+    >>> m.mul_(torch.tensor(0.5)).add_(Traced(torch.ones(2)), alpha=torch.tensor(2.0)).x
+    tensor([2.5000, 4.0000])
+    """
+
+    __slots__ = ("x",)
+
+    def __init__(self, x: Tensor):
+        self.x = x
+
+    def _become(self, x: Tensor) -> Traced:
+        self.x = x
+        return self
+
+    def mul(self, other: Any) -> Traced:
+        """The product."""
+        return Traced(self.x * _value(other))
+
+    def mul_(self, other: Any) -> Traced:
+        """Multiply in place."""
+        return self._become(self.x * _value(other))
+
+    def add(self, other: Any, *, alpha: Any = 1.0) -> Traced:
+        """The sum with alpha times another."""
+        return Traced(self.x + _times(alpha, _value(other)))
+
+    def add_(self, other: Any, *, alpha: Any = 1.0) -> Traced:
+        """Add in place alpha times another."""
+        return self._become(self.add(other, alpha=alpha).x)
+
+    def div(self, other: Any) -> Traced:
+        """The quotient."""
+        return Traced(self.x / _value(other))
+
+    def __truediv__(self, other: Any) -> Traced:
+        return self.div(other)
+
+    def neg(self) -> Traced:
+        """The negative."""
+        return Traced(-self.x)
+
+    def sqrt(self) -> Traced:
+        """The square root."""
+        return Traced(self.x.sqrt())
+
+    def sign(self) -> Traced:
+        """The sign."""
+        return Traced(self.x.sign())
+
+    def sign_(self) -> Traced:
+        """The sign, in place."""
+        return self._become(self.x.sign())
+
+    def clamp_max_(self, most: float) -> Traced:
+        """No more than a number, in place."""
+        return self._become(self.x.clamp_max(most))
+
+    def lerp(self, end: Traced, weight: Any) -> Traced:
+        """The point a share `weight` of the way to `end`."""
+        return Traced(self.x + (end.x - self.x) * weight)
+
+    def lerp_(self, end: Traced, weight: Any) -> Traced:
+        """Move in place by a share `weight` of the way to `end`."""
+        return self._become(self.lerp(end, weight).x)
+
+    def addcmul_(self, a: Traced, b: Traced, *, value: Any) -> Traced:
+        """Add in place value · a · b."""
+        return self._become(self.x + a.x * b.x * value)
+
+    def addcdiv_(self, a: Traced, b: Traced, *, value: Any) -> Traced:
+        """Add in place value · a / b."""
+        return self._become(self.x + a.x / b.x * value)
+
+    def copy_(self, other: Traced) -> Traced:
+        """Take over the value."""
+        return self._become(other.x)
+
+
+def _value(other: Any) -> Any:
+    return other.x if isinstance(other, Traced) else other
+
+
+def _times(alpha: Any, x: Any) -> Any:
+    return x if isinstance(alpha, float) and alpha == 1.0 else x * alpha
 
 
 def _raw(other: Any) -> Any:

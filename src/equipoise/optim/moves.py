@@ -16,12 +16,13 @@ from torch import Tensor
 
 from equipoise import theory
 from equipoise.optim.many import Many
-from equipoise.optim.rules import Ratio, Rule, as_rows, reduced, row_dot, row_mean, row_norm, row_sum
+from equipoise.optim.rows import as_rows, centred, reduced, row_dot, row_mean, row_norm, row_sum
+from equipoise.optim.rules import Ratio, Rule
 
 
 def decayed(w: Any, u: Any, *, lr: float, lost: float) -> None:
     """W ← (1−d)w − ηu.  Loshchilov & Hutter 2019."""
-    if lost:
+    if not isinstance(lost, float) or lost:
         w.mul_(1 - lost)
     if isinstance(u, Ratio):
         w.addcdiv_(u.top, u.bottom, value=-lr * u.scale)
@@ -89,7 +90,7 @@ class Decay(Move):
     def __call__(self, pieces: list[Piece], u: Any, *, rule: Rule, t: int, group: dict[str, Any]) -> None:
         together = isinstance(u, Many) or (isinstance(u, Ratio) and isinstance(u.top, Many))
         w: Any = Many([piece.w for piece in pieces]) if together else pieces[0].w
-        plain_step(w, u, group)
+        plain_step(w, u, step_numbers(group), group)
 
 
 @torch.compiler.disable()
@@ -99,8 +100,8 @@ def _settled(items: tuple[tuple[str, Any], ...]) -> theory.Stationary:
     return theory.stationary(arguments.pop("optimizer"), **arguments)
 
 
-def settled(rule: Rule, group: dict[str, Any], size: int = 1) -> theory.Stationary:
-    """Where the group's lr and weight decay would settle a row of that many weights: η_r, and the norm.
+def settled(rule: Rule, group: dict[str, Any]) -> theory.Stationary:
+    """Where the group's lr and weight decay would settle a row: η_r, and the norm over √size.
 
     SGDM's decay is taken as torch's, through its momentum (RE Table 1), unless it is of another kind.
     """
@@ -114,15 +115,20 @@ def settled(rule: Rule, group: dict[str, Any], size: int = 1) -> theory.Stationa
         "decay": group["decay"],
         "lr_max": top,
         "method": group["method"],
-        "size": size,
+        "size": 1,
     }
     return _settled(tuple(sorted(known.items())))
 
 
-def plain_step(w: Any, u: Any, group: dict[str, Any]) -> None:
+def step_numbers(group: dict[str, Any]) -> dict[str, float]:
+    """The numbers of a decayed step."""
+    return {"lr": float(group["lr"]), "lost": decay_of(group)}
+
+
+def plain_step(w: Any, u: Any, numbers: dict[str, Any], group: dict[str, Any]) -> None:
     """`decayed` or `cautious`, by the group's kind of decay."""
     step = cautious if group["decay"] == "cautious" else decayed
-    step(w, u, lr=float(group["lr"]), lost=decay_of(group))
+    step(w, u, lr=numbers["lr"], lost=numbers["lost"])
 
 
 NO_DECAY = (
@@ -136,13 +142,81 @@ def turns(w: Tensor, group: dict[str, Any]) -> bool:
     return w.ndim > 1 if group["rotate"] is None else bool(group["rotate"])
 
 
+class RowMove(Move):
+    """A move that gives each row keep·w − push·d, the two numbers found from ‖w‖², ⟨d,w⟩ and ‖d‖².
+
+    That is all it needs to know of a row, so a row is read once, and again while it is still in the cache.
+    """
+
+    columns: ClassVar[tuple[str, ...]]
+    """Names of the numbers that it keeps of each row, in the state."""
+
+    @abstractmethod
+    def begin(self, w: Tensor, group: dict[str, Any]) -> tuple[Tensor, ...]:
+        """The columns at first, for the rows of w."""
+
+    @abstractmethod
+    def numbers(self, rule: Rule, t: int, steps: int, group: dict[str, Any]) -> dict[str, float] | None:
+        """The numbers of step t, the tracker's `steps`-th; None: the weights stay where they are."""
+
+    @abstractmethod
+    def turn(
+        self, ww: Tensor, dw: Tensor, dd: Tensor, columns: tuple[Tensor, ...], size: Any, numbers: dict[str, Any]
+    ) -> tuple[tuple[Tensor, ...], Tensor, Tensor]:
+        """The new columns, keep and push of rows of that many weights, from their inner products."""
+
+    def direction(self, d: Tensor, group: dict[str, Any]) -> Tensor:
+        """What is left of the directions, as rows, before their inner products are taken."""
+        return d
+
+    def given(self, column: Tensor, group: dict[str, Any]) -> tuple[Tensor, ...]:
+        """More columns, which the group gives and no step changes, of the type and on the ranks of another."""
+        return ()
+
+    def steps(self, state: dict[str, Any]) -> int:
+        """How many steps the tracker of this parameter will have seen after the next."""
+        return int(state["row_step"]) + 1 if "row_step" in state else 1
+
+    def start(self, piece: Piece, group: dict[str, Any]) -> None:
+        """Give a parameter's state the columns, if it lacks them."""
+        if self.columns[0] not in piece.state:
+            piece.state.update(
+                zip(self.columns, self.begin(as_rows(piece.w, group["granularity"]), group), strict=True)
+            )
+            piece.state["row_step"] = torch.zeros((), dtype=torch.float32)
+
+    def __call__(self, pieces: list[Piece], u: Any, *, rule: Rule, t: int, group: dict[str, Any]) -> None:
+        for piece, direction in zip(pieces, directions(u, len(pieces)), strict=True):
+            if not turns(piece.w, group):
+                plain_step(piece.w, direction, step_numbers(group), group)
+                continue
+            numbers = self.numbers(rule, t, self.steps(piece.state), group)
+            if numbers is not None:
+                self.move(piece, direction, numbers, group)
+
+    def move(self, piece: Piece, u: Tensor, numbers: dict[str, float], group: dict[str, Any]) -> None:
+        """Move the rows of one parameter."""
+        self.start(piece, group)
+        state = piece.state
+        state["row_step"] += 1
+        w = as_rows(piece.w, group["granularity"])
+        d = self.direction(as_rows(u, group["granularity"]), group)
+        columns = tuple(state[name] for name in self.columns) + self.given(state[self.columns[0]], group)
+        ww, dw, dd = row_dot(w, w), row_dot(d, w), row_dot(d, d)
+        columns, keep, push = self.turn(ww, dw, dd, columns, w.shape[1], numbers)
+        state.update(zip(self.columns, columns, strict=True))
+        if not _all_finite(dd):
+            d = torch.where(push != 0, d, 0.0)
+        _put(piece.w, w.mul(keep).addcmul_(d, push, value=-1))
+
+
 @final
-class Rotate(Move):
+class Rotate(RowMove):
     """Turn every row by η_r on average and keep its norm.  RE Algorithm 1, with the flaws of THEORY 7 mended.
 
         d ← u − ⟨u,w⟩w/‖w‖²   (if asked: of centred gradients, and centred itself)
         ν ← βν + (1−β)‖d‖²/r_t,    s² = (1−ω)·r_t ν̂ + ω·‖d‖²,    ω = β^{t/4}
-        w ← n · (w − tan(η_r)·n·d/s) / ‖…‖
+        w ← n · (w − tan(η_r)·‖w‖·d/s) / ‖…‖,   where ‖w − a·d‖² = ‖w‖² + a²‖d‖²
 
     Deviations from the paper: gradients and d are centred, as they are under Weight Standardization, before d is
     tracked, so that centring takes nothing from the rotation; weights are centred once, by the constructor; ‖d‖² is
@@ -152,6 +226,7 @@ class Rotate(Move):
     `reference="paper"` is Algorithm 1 to the letter.
     """
 
+    columns = ("row_norm", "row_square")
     defaults: ClassVar[dict[str, Any]] = {
         "granularity": "neuron",
         "center": False,
@@ -167,90 +242,82 @@ class Rotate(Move):
     def prepare(self, g: Tensor, w: Tensor, group: dict[str, Any]) -> Tensor:
         if not group["center"] or group["reference"] == "paper" or not turns(w, group):
             return g
-        rows = as_rows(g, group["granularity"])
-        centred = rows - row_mean(rows)
-        # A constant row leaves only rounding, which must not become a direction.
-        real = row_sum(centred.square()) > 1e-12 * row_sum(rows.square())
-        return torch.where(real, centred, 0.0).reshape(g.shape)
+        return centred(as_rows(g, group["granularity"])).reshape(g.shape)
 
-    def __call__(self, pieces: list[Piece], u: Any, *, rule: Rule, t: int, group: dict[str, Any]) -> None:
-        turning = [turns(piece.w, group) for piece in pieces]
-        angle = 0.0
-        if any(turning):
-            if group["angle"] is None and float(group["weight_decay"]) == 0 and float(group["lr"]) > 0:
-                raise ValueError(NO_DECAY)
-            angle = settled(rule, group).rotation if group["angle"] is None else float(group["angle"])
-        for piece, direction, turned in zip(pieces, directions(u, len(pieces)), turning, strict=True):
-            if not turned:
-                plain_step(piece.w, direction, group)
-            elif group["reference"] == "paper":
-                self._paper(piece, direction, angle=angle, t=t, group=group)
-            else:
-                self.turn(piece, direction, angle=angle, t=t, group=group, rule=rule)
+    def direction(self, d: Tensor, group: dict[str, Any]) -> Tensor:
+        return d - row_mean(d) if group["center"] else d
+
+    def given(self, column: Tensor, group: dict[str, Any]) -> tuple[Tensor, ...]:
+        return () if group["speeds"] is None else (_like(group["speeds"].reshape(-1, 1), column),)
+
+    def begin(self, w: Tensor, group: dict[str, Any]) -> tuple[Tensor, ...]:
+        n = row_norm(w)
+        if group["norm"] is not None:
+            goal: Any = float(group["norm"])
+            n = torch.where(n > 0, torch.full_like(n, goal), n)
+        else:  # as long as the other rows, or as a row of torch's default
+            typical = float(_local((n * (n > 0)).sum() / (n > 0).sum().clamp_min(1)))
+            goal = typical or 1 / math.sqrt(3)
+        # A zero row shall grow: its norm is minus the goal until it has come there.
+        return torch.where(n > 0, n, -goal), torch.zeros_like(n)
+
+    def numbers(self, rule: Rule, t: int, steps: int, group: dict[str, Any]) -> dict[str, float] | None:
+        given = group["angle"]
+        if given is None and float(group["weight_decay"]) == 0 and float(group["lr"]) > 0:
+            raise ValueError(NO_DECAY)
+        angle = settled(rule, group).rotation if given is None else float(given)
+        if angle == 0.0:
+            return None
+        beta, expected = group["track"], rule.expected_square(t, group)
+        own, lost = beta ** (steps / 4), decay_of(group)
+        known = lost > 0 and group["norm"] is None and rule.theory(group)["optimizer"] not in ("sgdm", "ngd")
+        return {
+            "angle": angle,
+            "tangent": math.tan(min(angle, 1.5)),
+            "beta": beta,
+            "take": (1 - beta) / expected,
+            "tracked": (1 - own) * expected / (1 - beta**steps),
+            "own": own,
+            "lr": float(group["lr"]),
+            "lost": lost,
+            "goal": settled(rule, group).norm if known else 0.0,
+            "unknown": 0.0 if known else 1.0,
+            "noise": 0.0,
+        }
 
     def turn(
-        self,
-        piece: Piece,
-        u: Tensor,
-        *,
-        angle: float,
-        t: int,
-        group: dict[str, Any],
-        rule: Rule,
-        noise: float = 0.0,
-    ) -> None:
-        """Turn the rows of one parameter by `angle` on average; a direction below √noise·‖w‖ is none."""
-        state = piece.state
-        if angle == 0.0:
-            return
-        w, d = as_rows(piece.w, group["granularity"]), as_rows(u, group["granularity"])
-        if "row_norm" not in state:
-            n = row_norm(w)
-            if group["norm"] is not None:
-                n = torch.where(n > 0, torch.full_like(n, float(group["norm"])), n)
-            state["row_norm"], state["row_square"] = n, torch.zeros_like(n)
-            state["row_step"] = torch.zeros((), dtype=torch.float32)
-        state["row_step"] += 1
-        n, nu = state["row_norm"], state["row_square"]
-        if group["center"]:
-            d = d - row_mean(d)
-        # All that is needed of w and d are three dot products: the rest is a number for each row.
-        ww, dw, dd = row_dot(w, w), row_dot(d, w), row_dot(d, d)
-        still = (ww == 0) | (n == 0)
+        self, ww: Tensor, dw: Tensor, dd: Tensor, columns: tuple[Tensor, ...], size: Any, numbers: dict[str, Any]
+    ) -> tuple[tuple[Tensor, ...], Tensor, Tensor]:
+        n, nu, *speeds = columns
+        tangent = (numbers["angle"] * speeds[0]).clamp_max(1.5).tan() if speeds else numbers["tangent"]
         along = dw / ww.clamp_min(1e-38)
         now = dd - dw * along  # ‖d‖² without its part along w
         # Less than this is rounding, which must not become a direction; what is not finite is not greater.
-        now = torch.where(now > 16 * torch.finfo(dd.dtype).eps * dd + noise * ww, now, 0.0)
-        expected, beta = rule.expected_square(t, group), group["track"]
-        nu.mul_(beta).add_(now, alpha=(1 - beta) / expected)
-        steps = float(state["row_step"])
-        own = beta ** (steps / 4)
-        size = (nu * ((1 - own) * expected / (1 - beta**steps)) + now * own).sqrt()
-        tangent: Any = math.tan(min(angle, 1.5))
-        if group["speeds"] is not None:
-            tangent = (angle * _like(group["speeds"].reshape(-1, 1), n)).clamp_max(1.5).tan()
-        length = torch.where((size > 0) & (now > 0), tangent * ww.sqrt() / size.clamp_min(1e-38), 0.0)
+        now = torch.where(now > 16 * torch.finfo(dd.dtype).eps * dd + numbers["noise"] * ww, now, 0.0)
+        nu = nu * numbers["beta"] + now * numbers["take"]
+        s = (nu * numbers["tracked"] + now * numbers["own"]).sqrt()
+        length = torch.where((s > 0) & (now > 0), tangent * ww.sqrt() / s.clamp_min(1e-38), 0.0)
         shrink = n / (ww + length.square() * now).sqrt().clamp_min(1e-38)
-        grown = self._grown(w, d, state, rule, group) if _any(still) else None
-        moved = w.mul(shrink * (1 + torch.where(length > 0, length * along, 0.0)))
-        moved.addcmul_(torch.where(length > 0, d, 0.0) if not _all_finite(dd) else d, shrink * length, value=-1)
-        _put(piece.w, moved if grown is None else torch.where(still, grown, moved))
+        keep = shrink * (1 + torch.where(length > 0, length * along, 0.0))
+        # Rows that started at zero take plain decayed steps, until they are as long as their equilibrium.
+        left, lr = 1 - numbers["lost"], numbers["lr"]
+        growing = n < 0
+        still = growing | (ww == 0)
+        long = (ww * (left * left) - dw * (2 * left * lr) + dd * (lr * lr)).clamp_min(0.0).sqrt()
+        goal = numbers["goal"] * size**0.5 - n * numbers["unknown"]
+        n = torch.where(growing & (long >= goal), long, n)
+        return (n, nu), torch.where(still, left, keep), torch.where(still, lr, shrink * length)
 
-    @staticmethod
-    def _grown(w: Tensor, d: Tensor, state: dict[str, Any], rule: Rule, group: dict[str, Any]) -> Tensor:
-        """Rows that started at zero: plain decayed steps, until they are as long as their equilibrium."""
-        grown = w * (1 - decay_of(group)) - float(group["lr"]) * d
-        length = row_norm(grown)
-        if group["norm"] is not None:
-            target = float(group["norm"])
-        elif decay_of(group) > 0 and rule.theory(group)["optimizer"] not in ("sgdm", "ngd"):
-            target = settled(rule, group, w.shape[1]).norm
-        else:  # no equilibrium is known: as long as the other rows, or as a row of torch's default
-            others = state["row_norm"]
-            typical = _local((others * (others > 0)).sum() / (others > 0).sum().clamp_min(1))
-            target = float(typical) or 1 / math.sqrt(3)
-        state["row_norm"] = torch.where((state["row_norm"] == 0) & (length >= target), length, state["row_norm"])
-        return grown
+    def __call__(self, pieces: list[Piece], u: Any, *, rule: Rule, t: int, group: dict[str, Any]) -> None:
+        if group["reference"] != "paper":
+            super().__call__(pieces, u, rule=rule, t=t, group=group)
+            return
+        for piece, direction in zip(pieces, directions(u, len(pieces)), strict=True):
+            numbers = self.numbers(rule, t, t, group) if turns(piece.w, group) else None
+            if numbers is None:
+                plain_step(piece.w, direction, step_numbers(group), group)
+            else:
+                self._paper(piece, direction, angle=numbers["angle"], t=t, group=group)
 
     @staticmethod
     def _paper(piece: Piece, u: Tensor, *, angle: float, t: int, group: dict[str, Any]) -> None:
@@ -270,29 +337,32 @@ class Rotate(Move):
 
 
 @final
-class Hyperball(Move):
-    """x = w − η·u·‖w‖/‖u‖;  w ← x·‖w‖/‖x‖: a step of relative size η on the sphere.  Follow-up of the norm note.
+class Hyperball(RowMove):
+    """x = w − η·u·‖w‖/‖u‖;  w ← x·n/‖x‖: a step of relative size η on the sphere.  Follow-up of the norm note.
 
-    Per tensor by default, no projection and no decay. The published conversion lr = √(ηλ) leaves out momentum's factor;
-    `theory.stationary(...).rotation` has it. A zero tensor takes a plain step.
+    Per tensor by default, no projection and no decay; n is the norm at the first step, so that rounding does not add
+    up. The published conversion lr = √(ηλ) leaves out momentum's factor; `theory.stationary(...).rotation` has it. A
+    zero tensor takes plain steps.
     """
 
+    columns = ("row_norm",)
     defaults: ClassVar[dict[str, Any]] = {"granularity": "tensor", "rotate": None}
 
-    def __call__(self, pieces: list[Piece], u: Any, *, rule: Rule, t: int, group: dict[str, Any]) -> None:
-        lr = float(group["lr"])
-        for piece, direction in zip(pieces, directions(u, len(pieces)), strict=True):
-            if not turns(piece.w, group):
-                plain_step(piece.w, direction, group)
-                continue
-            if lr == 0.0:
-                continue
-            w, d = as_rows(piece.w, group["granularity"]), as_rows(direction, group["granularity"])
-            n = row_norm(w)
-            size = row_norm(d)
-            x = w - d * (lr * torch.where(size > 0, n / size.clamp_min(1e-38), 0.0))
-            x = x * (n / row_norm(x).clamp_min(1e-38))
-            _put(piece.w, torch.where(n > 0, x, -lr * d))
+    def begin(self, w: Tensor, group: dict[str, Any]) -> tuple[Tensor, ...]:
+        return (row_norm(w),)
+
+    def numbers(self, rule: Rule, t: int, steps: int, group: dict[str, Any]) -> dict[str, float] | None:
+        return {"lr": float(group["lr"])} if float(group["lr"]) else None
+
+    def turn(
+        self, ww: Tensor, dw: Tensor, dd: Tensor, columns: tuple[Tensor, ...], size: Any, numbers: dict[str, Any]
+    ) -> tuple[tuple[Tensor, ...], Tensor, Tensor]:
+        (n,) = columns
+        length = torch.where(dd > 0, numbers["lr"] * (ww / dd.clamp_min(1e-38)).sqrt(), 0.0)
+        shrink = n / (ww - 2 * length * dw + length.square() * dd).sqrt().clamp_min(1e-38)
+        still = ww == 0
+        n = torch.where(n > 0, n, (dd * (numbers["lr"] * numbers["lr"])).sqrt())
+        return (n,), torch.where(still, 1.0, shrink), torch.where(still, numbers["lr"], shrink * length)
 
 
 @final
@@ -312,7 +382,7 @@ class Constrain(Move):
             w.add_(direction, alpha=-lr)
             if not turns(w, group):
                 continue
-            size = _local(w.square().mean())
+            size = _local(torch.linalg.vector_norm(w)).square() / w.numel()
             if "multiplier" not in state:
                 state["multiplier"] = torch.zeros_like(size)
                 state["bound"] = torch.full_like(size, math.inf)

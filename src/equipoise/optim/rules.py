@@ -2,7 +2,8 @@
 
 Letters: g gradient, m and v averages of g and g², t the step (from 1), u the direction, so that a plain step is
 w ← w − ηu. Each function changes its averages in place and returns u, as it is or as a `Ratio` whose division the move
-makes. The same text runs on one tensor and on `Many` tensors at once.
+makes. The same text runs on one tensor, on `Many` tensors at once, and on a `Traced` one that is compiled: a rule may
+use the methods that these share, and takes all that changes from step to step from its `numbers`.
 """
 
 from __future__ import annotations
@@ -12,27 +13,23 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Any, ClassVar, final
 
-import torch
-from torch import Tensor
-
-from equipoise.optim.many import Many
+from equipoise.optim.many import Many, Traced
+from equipoise.optim.rows import as_rows, row_norm
 from equipoise.theory.kernels import Filter
-
-T = Tensor | Many
 
 
 @dataclass(frozen=True)
 class Ratio:
     """u = scale · top / bottom, not divided yet: a decayed step can divide and add in one pass."""
 
-    top: T
-    bottom: T
-    scale: float = 1.0
+    top: Any
+    bottom: Any
+    scale: Any = 1.0
 
     def value(self) -> Any:
         """U itself."""
-        u: Any = self.top / self.bottom  # type: ignore[operator]
-        return u.mul_(self.scale) if self.scale != 1.0 else u
+        u = self.top / self.bottom
+        return u if isinstance(self.scale, float) and self.scale == 1.0 else u.mul_(self.scale)
 
 
 def sgdm(g: Any, m: Any, *, momentum: float, nesterov: bool) -> Any:
@@ -47,28 +44,22 @@ def rmsprop(g: Any, v: Any, *, beta2: float, eps: float) -> Ratio:
     return Ratio(g, v.sqrt().add_(eps))
 
 
-def adam(g: Any, m: Any, v: Any, *, t: int, beta1: float, beta2: float, eps: float, bias_correction: bool) -> Ratio:
+def adam(g: Any, m: Any, v: Any, *, beta1: float, beta2: float, eps: float, fill1: float, root2: float) -> Ratio:
     """M ← β1m + (1−β1)g,  v ← β2v + (1−β2)g²,  u = m̂/(√v̂ + ε).  Kingma & Ba 2015, Alg. 1.
 
     With m̂ = m/(1−β1^t) and v̂ = v/(1−β2^t), u = ρ(t)·m/(√v + ε√(1−β2^t)), ρ(t) = √(1−β2^t)/(1−β1^t): the same
-    number, with the correction on scalars.  THEORY 4.
+    number, with the correction on scalars, fill1 = 1−β1^t and root2 = √(1−β2^t), or 1 without it.  THEORY 4.
     """
     m.lerp_(g, 1 - beta1)
     v.mul_(beta2).addcmul_(g, g, value=1 - beta2)
-    if not bias_correction:
-        return Ratio(m, v.sqrt().add_(eps))
-    root = math.sqrt(1 - beta2**t)
-    return Ratio(m, v.sqrt().add_(eps * root), root / (1 - beta1**t))
+    return Ratio(m, v.sqrt().add_(eps * root2), root2 / fill1)
 
 
-def adam_nested(
-    g: Any, k: Any, v: Any, *, t: int, beta1: float, beta2: float, eps: float, bias_correction: bool
-) -> Any:
-    """V ← β2v + (1−β2)g²,  K ← β1K + (1−β1) g/(√v̂ + ε),  u = K̂.  Thesis 3.4."""
+def adam_nested(g: Any, k: Any, v: Any, *, beta1: float, beta2: float, eps: float, fill1: float, root2: float) -> Any:
+    """V ← β2v + (1−β2)g²,  K ← β1K + (1−β1) g/(√v̂ + ε),  u = K̂.  Thesis 3.4; `adam` says what fill1, root2 are."""
     v.mul_(beta2).addcmul_(g, g, value=1 - beta2)
-    root = math.sqrt(1 - beta2**t) if bias_correction else 1.0
-    k.mul_(beta1).addcdiv_(g, v.sqrt().add_(eps * root), value=(1 - beta1) * root)
-    return k.div(1 - beta1**t) if bias_correction else k
+    k.mul_(beta1).addcdiv_(g, v.sqrt().add_(eps * root2), value=(1 - beta1) * root2)
+    return k.div(fill1)
 
 
 def signsgdm(g: Any, m: Any, *, momentum: float) -> Any:
@@ -89,9 +80,20 @@ class Rule(ABC):
     state: ClassVar[tuple[str, ...]]
     """Names of the averages, as torch calls them, so that checkpoints look familiar."""
 
+    by_rows: ClassVar[bool] = False
+    """Whether the equation is of rows, in the group's granularity, and not of single elements."""
+
     @abstractmethod
-    def __call__(self, g: Any, averages: tuple[Any, ...], t: int, group: dict[str, Any]) -> Any:
-        """The direction u at step t; the averages are changed in place."""
+    def numbers(self, t: int, group: dict[str, Any]) -> dict[str, float]:
+        """All the numbers of step t that the equation has: what schedules and the step count may move."""
+
+    @abstractmethod
+    def __call__(self, g: Any, averages: tuple[Any, ...], numbers: dict[str, Any], group: dict[str, Any]) -> Any:
+        """The direction u; the averages are changed in place. Of the group only switches are read."""
+
+    def start(self, g: Any, averages: tuple[Any, ...], group: dict[str, Any]) -> None:
+        """Prepare the averages, all zero, before the first step."""
+        return
 
     @abstractmethod
     def theory(self, group: dict[str, Any]) -> dict[str, Any]:
@@ -113,8 +115,11 @@ class SGDMRule(Rule):
 
     state = ("momentum_buffer",)
 
-    def __call__(self, g: Any, averages: tuple[Any, ...], t: int, group: dict[str, Any]) -> Any:
-        return sgdm(g, *averages, momentum=group["momentum"], nesterov=group["nesterov"])
+    def numbers(self, t: int, group: dict[str, Any]) -> dict[str, float]:
+        return {"momentum": group["momentum"]}
+
+    def __call__(self, g: Any, averages: tuple[Any, ...], numbers: dict[str, Any], group: dict[str, Any]) -> Any:
+        return sgdm(g, *averages, nesterov=group["nesterov"], **numbers)
 
     def theory(self, group: dict[str, Any]) -> dict[str, Any]:
         return {"optimizer": "sgdm", "momentum": group["momentum"], "nesterov": group["nesterov"], "coupled": False}
@@ -129,8 +134,11 @@ class RMSPropRule(Rule):
 
     state = ("square_avg",)
 
-    def __call__(self, g: Any, averages: tuple[Any, ...], t: int, group: dict[str, Any]) -> Any:
-        return rmsprop(g, *averages, beta2=group["alpha"], eps=group["eps"])
+    def numbers(self, t: int, group: dict[str, Any]) -> dict[str, float]:
+        return {"beta2": group["alpha"], "eps": group["eps"]}
+
+    def __call__(self, g: Any, averages: tuple[Any, ...], numbers: dict[str, Any], group: dict[str, Any]) -> Any:
+        return rmsprop(g, *averages, **numbers)
 
     def theory(self, group: dict[str, Any]) -> dict[str, Any]:
         return {"optimizer": "rmsprop", "betas": (0.0, group["alpha"])}
@@ -145,16 +153,27 @@ class AdamRule(Rule):
 
     state = ("exp_avg", "exp_avg_sq")
 
-    def __call__(self, g: Any, averages: tuple[Any, ...], t: int, group: dict[str, Any]) -> Any:
+    def numbers(self, t: int, group: dict[str, Any]) -> dict[str, float]:
+        (beta1, beta2), corrected = group["betas"], group["bias_correction"]
+        return {
+            "beta1": beta1,
+            "beta2": beta2,
+            "eps": group["eps"],
+            "fill1": 1 - beta1**t if corrected else 1.0,
+            "root2": math.sqrt(1 - beta2**t) if corrected else 1.0,
+        }
+
+    def __call__(self, g: Any, averages: tuple[Any, ...], numbers: dict[str, Any], group: dict[str, Any]) -> Any:
+        return (adam_nested if group["nested"] else adam)(g, *averages, **numbers)
+
+    def start(self, g: Any, averages: tuple[Any, ...], group: dict[str, Any]) -> None:
+        if group["zero_init"]:
+            return
         m, v = averages
-        if t == 1 and not group["zero_init"]:
-            m.copy_(g)
-            v.copy_(g).mul_(g)
-            if group["nested"]:
-                m.copy_(g.sign())  # the average of g/√v, where v = g²
-        (beta1, beta2), eps = group["betas"], group["eps"]
-        rule = adam_nested if group["nested"] else adam
-        return rule(g, m, v, t=t, beta1=beta1, beta2=beta2, eps=eps, bias_correction=group["bias_correction"])
+        m.copy_(g)
+        v.copy_(g).mul_(g)
+        if group["nested"]:
+            m.copy_(g.sign())  # the average of g/√v, where v = g²
 
     def theory(self, group: dict[str, Any]) -> dict[str, Any]:
         return {"optimizer": "adam_nested" if group["nested"] else "adamw", "betas": group["betas"]}
@@ -176,8 +195,11 @@ class SignSGDMRule(Rule):
 
     state = ("exp_avg",)
 
-    def __call__(self, g: Any, averages: tuple[Any, ...], t: int, group: dict[str, Any]) -> Any:
-        return signsgdm(g, *averages, momentum=group["momentum"])
+    def numbers(self, t: int, group: dict[str, Any]) -> dict[str, float]:
+        return {"momentum": group["momentum"]}
+
+    def __call__(self, g: Any, averages: tuple[Any, ...], numbers: dict[str, Any], group: dict[str, Any]) -> Any:
+        return signsgdm(g, *averages, **numbers)
 
     def theory(self, group: dict[str, Any]) -> dict[str, Any]:
         return {"optimizer": "signsgdm", "momentum": group["momentum"]}
@@ -189,9 +211,11 @@ class LionRule(Rule):
 
     state = ("exp_avg",)
 
-    def __call__(self, g: Any, averages: tuple[Any, ...], t: int, group: dict[str, Any]) -> Any:
-        beta1, beta2 = group["betas"]
-        return lion(g, *averages, beta1=beta1, beta2=beta2)
+    def numbers(self, t: int, group: dict[str, Any]) -> dict[str, float]:
+        return {"beta1": group["betas"][0], "beta2": group["betas"][1]}
+
+    def __call__(self, g: Any, averages: tuple[Any, ...], numbers: dict[str, Any], group: dict[str, Any]) -> Any:
+        return lion(g, *averages, **numbers)
 
     def theory(self, group: dict[str, Any]) -> dict[str, Any]:
         return {"optimizer": "lion", "betas": group["betas"]}
@@ -202,65 +226,18 @@ class NormalizedRule(Rule):
     """u = g/‖g‖, over each tensor or each neuron.  Norm note."""
 
     state = ()
+    by_rows = True
 
-    def __call__(self, g: Any, averages: tuple[Any, ...], t: int, group: dict[str, Any]) -> Any:
+    def numbers(self, t: int, group: dict[str, Any]) -> dict[str, float]:
+        return {}
+
+    def __call__(self, g: Any, averages: tuple[Any, ...], numbers: dict[str, Any], group: dict[str, Any]) -> Any:
         if isinstance(g, Many):
-            return Many([self(x, (), t, group) for x in g.tensors])
+            return Many([self(x, (), numbers, group) for x in g.tensors])
+        if isinstance(g, Traced):  # rows already
+            return Traced(g.x / row_norm(g.x).clamp_min(1e-30))
         flat = as_rows(g, group["granularity"])
         return (flat / row_norm(flat).clamp_min(1e-30)).reshape(g.shape)
 
     def theory(self, group: dict[str, Any]) -> dict[str, Any]:
         return {"optimizer": "ngd"}
-
-
-def as_rows(x: Tensor, granularity: str | int) -> Tensor:
-    """A tensor as a matrix whose rows are its neurons ("neuron"), the whole ("tensor"), or that many equal parts."""
-    if granularity == "neuron":
-        rows = x.shape[0] if x.ndim else 1
-    else:
-        rows = 1 if granularity == "tensor" else int(granularity)
-    if x.ndim == 2 and x.shape[0] == rows:
-        return x
-    try:
-        return x.reshape(rows, -1)
-    except RuntimeError:  # shards of a DTensor that do not meet at the rows' ends: gather it
-        if not hasattr(x, "placements"):
-            raise
-        return gathered(x).reshape(rows, -1)
-
-
-def gathered(x: Any) -> Tensor:
-    """A DTensor with all of it on every rank."""
-    from torch.distributed.tensor import Replicate
-
-    return x.redistribute(placements=[Replicate()] * len(x.placements))
-
-
-def row_sum(rows: Tensor) -> Tensor:
-    """The sum of each row, as a column; whole also where a DTensor's rows lie on several ranks."""
-    return reduced(rows.sum(dim=1, keepdim=True))
-
-
-def row_dot(a: Tensor, b: Tensor) -> Tensor:
-    """The inner product of each row of a with its row of b, as a column, in one pass over the two."""
-    return row_sum(a * b) if hasattr(a, "placements") else torch.einsum("ij,ij->i", a, b).unsqueeze(1)
-
-
-def row_mean(rows: Tensor) -> Tensor:
-    """The mean of each row, as a column."""
-    return row_sum(rows) / rows.shape[1]
-
-
-def row_norm(rows: Tensor) -> Tensor:
-    """The norm of each row, as a column."""
-    return row_dot(rows, rows).sqrt()
-
-
-def reduced(x: Tensor) -> Tensor:
-    """A DTensor whose pending sums over ranks are carried out; any other tensor as it is."""
-    if not hasattr(x, "placements"):
-        return x
-    from torch.distributed.tensor import Replicate
-
-    placements = [Replicate() if p.is_partial() else p for p in x.placements]  # type: ignore[attr-defined]
-    return x.redistribute(placements=placements)  # type: ignore[attr-defined]

@@ -26,7 +26,10 @@ class _Unknown(Rule):
 
     state = ()
 
-    def __call__(self, g: Any, averages: tuple[Any, ...], t: int, group: dict[str, Any]) -> Any:
+    def numbers(self, t: int, group: dict[str, Any]) -> dict[str, float]:
+        return {}
+
+    def __call__(self, g: Any, averages: tuple[Any, ...], numbers: dict[str, Any], group: dict[str, Any]) -> Any:
         return g
 
     def theory(self, group: dict[str, Any]) -> dict[str, Any]:
@@ -176,9 +179,10 @@ class Rotational(Optimizer):
             options = self._options | {"lr": lr, "weight_decay": 0.0, "decay": "lr", "lr_max": None}
             # What is left of a small step after p was rounded is noise of this size.
             noise = (4 * torch.finfo(p.dtype).eps / lr) ** 2 / max(1, p.shape[0])
-            self._rotate.turn(
-                Piece(old, state), direction, angle=angles[id(group)], t=1, group=options, rule=self._rule, noise=noise
-            )
+            options |= {"angle": angles[id(group)]}
+            numbers = self._rotate.numbers(self._rule, 1, self._rotate.steps(state), options)
+            if numbers is not None:
+                self._rotate.move(Piece(old, state), direction, numbers | {"noise": noise}, options)
             p.copy_(old)
         return loss
 

@@ -1,0 +1,68 @@
+"""Tensors as rows: a neuron, a tensor or a part of one each, with their sums and inner products as columns."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+def as_rows(x: Tensor, granularity: str | int) -> Tensor:
+    """A tensor as a matrix whose rows are its neurons ("neuron"), the whole ("tensor"), or that many equal parts."""
+    if granularity == "neuron":
+        rows = x.shape[0] if x.ndim else 1
+    else:
+        rows = 1 if granularity == "tensor" else int(granularity)
+    if x.ndim == 2 and x.shape[0] == rows:
+        return x
+    try:
+        return x.reshape(rows, -1)
+    except RuntimeError:  # shards of a DTensor that do not meet at the rows' ends: gather it
+        if not hasattr(x, "placements"):
+            raise
+        return gathered(x).reshape(rows, -1)
+
+
+def gathered(x: Any) -> Tensor:
+    """A DTensor with all of it on every rank."""
+    from torch.distributed.tensor import Replicate
+
+    return x.redistribute(placements=[Replicate()] * len(x.placements))
+
+
+def row_sum(rows: Tensor) -> Tensor:
+    """The sum of each row, as a column; whole also where a DTensor's rows lie on several ranks."""
+    return reduced(rows.sum(dim=1, keepdim=True))
+
+
+def row_dot(a: Tensor, b: Tensor) -> Tensor:
+    """The inner product of each row of a with its row of b, as a column, in one pass over the two."""
+    return row_sum(a * b) if hasattr(a, "placements") else torch.einsum("ij,ij->i", a, b).unsqueeze(1)
+
+
+def row_mean(rows: Tensor) -> Tensor:
+    """The mean of each row, as a column."""
+    return row_sum(rows) / rows.shape[1]
+
+
+def row_norm(rows: Tensor) -> Tensor:
+    """The norm of each row, as a column."""
+    return row_dot(rows, rows).sqrt()
+
+
+def centred(rows: Tensor) -> Tensor:
+    """Rows without their means. A constant row leaves only rounding, which must not become a direction: zero."""
+    left = rows - row_mean(rows)
+    real = row_dot(left, left) > 1e-12 * row_dot(rows, rows)
+    return torch.where(real, left, 0.0)
+
+
+def reduced(x: Tensor) -> Tensor:
+    """A DTensor whose pending sums over ranks are carried out; any other tensor as it is."""
+    if not hasattr(x, "placements"):
+        return x
+    from torch.distributed.tensor import Replicate
+
+    placements = [Replicate() if p.is_partial() else p for p in x.placements]  # type: ignore[attr-defined]
+    return x.redistribute(placements=placements)  # type: ignore[attr-defined]
