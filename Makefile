@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+BENCHMARKS := theory optim
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test lint types unit evidence bench format clean
@@ -37,7 +38,7 @@ evidence: $(READY)  ## the long experiments, and the tables of the docs
 	$(BIN)/python benchmarks/theory_table.py --write
 
 bench: $(READY)  ## speed, as ratios against peers measured in the same run
-	for f in benchmarks/bench_*.py; do $(BIN)/python $$f || exit 1; done
+	for name in $(BENCHMARKS); do $(BIN)/python benchmarks/$$name.py || exit 1; done
 
 format: $(READY)  ## let ruff mend what it can
 	$(BIN)/ruff check --fix .

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from equipoise.optim.fast import Fast, wanted
 from equipoise.optim.many import Many
 from equipoise.optim.moves import NO_DECAY, Move, Piece, center_rows, turns
 from equipoise.optim.rules import Rule
@@ -41,6 +42,7 @@ class RuleOptimizer(Optimizer):
         self.skipped = 0
         """Steps not taken because a gradient was not finite, where `nonfinite="skip"`."""
         self._angle = angle
+        self._fast = Fast(rule, move)
         super().__init__(params, defaults)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
@@ -96,6 +98,7 @@ class RuleOptimizer(Optimizer):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
+        self._fast = Fast(self.rule, self.move)
         for group in self.param_groups:
             for key, value in self.defaults.items():
                 group.setdefault(key, value)
@@ -140,28 +143,38 @@ class RuleOptimizer(Optimizer):
         return False
 
     def _step_group(self, group: dict[str, Any]) -> None:
-        buckets: dict[tuple[Any, ...], list[tuple[Tensor, Tensor, Piece]]] = {}
-        for p in group["params"]:
-            if p.grad is None:
-                continue
-            if p.numel() == 0:
-                continue
-            state = self.state[p]
+        live = [p for p in group["params"] if p.grad is not None and p.numel()]
+        states = [self.state[p] for p in live]
+        for p, state in zip(live, states, strict=True):
             self._init_state(p, state)
-            state["step"] += 1
-            t = int(state["step"])
+        if live:
+            torch._foreach_add_([state["step"] for state in states], 1)
+        buckets: dict[tuple[Any, ...], list[tuple[Piece, Tensor]]] = {}
+        low: list[tuple[Tensor, Tensor]] = []
+        for p, state in zip(live, states, strict=True):
             w = p if p.dtype not in LOW_PRECISION else _master(p, state)
-            buckets.setdefault((p.device, w.dtype, t, _is_distributed(p)), []).append((p, p.grad, Piece(w, state)))
+            if w is not p:
+                low.append((p, w))
+            assert p.grad is not None
+            key = (p.device, w.dtype, int(state["step"]), _is_distributed(p))
+            buckets.setdefault(key, []).append((Piece(w, state), p.grad))
         for (_, dtype, t, distributed), bucket in buckets.items():
             if self._angle is not None and not group["own_angle"]:
                 group["angle"] = float(self._angle(t))
-            together = len(bucket) > 1 and not distributed and group["foreach"] is not False
-            for part in [bucket] if together else [[one] for one in bucket]:
-                self._step_bucket(part, dtype, t, together, group)
+            pieces, grads = [piece for piece, _ in bucket], [grad for _, grad in bucket]
+            if wanted(group, t):
+                pieces, grads = self._fast.step(pieces, grads, t, group)
+            together = len(pieces) > 1 and not distributed and group["foreach"] is not False
+            ends = [(0, len(pieces))] if together else [(i, i + 1) for i in range(len(pieces))]
+            for i, j in ends:
+                self._step_together(pieces[i:j], grads[i:j], dtype, t, together, group)
+        for p, w in low:
+            p.copy_(w)
 
-    def _step_bucket(
+    def _step_together(
         self,
-        bucket: list[tuple[Tensor, Tensor, Piece]],
+        pieces: list[Piece],
+        grads: list[Tensor],
         dtype: torch.dtype,
         t: int,
         together: bool,
@@ -170,21 +183,17 @@ class RuleOptimizer(Optimizer):
         def pack(tensors: list[Tensor]) -> Any:
             return Many(tensors) if together else tensors[0]
 
-        pieces = [piece for _, _, piece in bucket]
-        grads = [grad if grad.dtype == dtype else grad.to(dtype) for _, grad, _ in bucket]
+        grads = [grad if grad.dtype == dtype else grad.to(dtype) for grad in grads]
         g: Any = pack([self.move.prepare(grad, piece.w, group) for grad, piece in zip(grads, pieces, strict=True)])
         if group["maximize"]:
             g = g.neg()
         if group["l2"]:
             g = g.add(pack([piece.w for piece in pieces]), alpha=float(group["l2"]))
         averages = tuple(pack([piece.state[name] for piece in pieces]) for name in self.rule.state)
-        if t == 1:
+        if t == 1 and self.rule.starts(group):
             self.rule.start(g, averages, group)
         u = self.rule(g, averages, self.rule.numbers(t, group), group)
         self.move(pieces, u, rule=self.rule, t=t, group=group)
-        for p, _, piece in bucket:
-            if piece.w is not p:
-                p.copy_(piece.w)
 
     def _init_state(self, p: Tensor, state: dict[str, Any]) -> None:
         """What is missing of a parameter's state: all of it at first, and what another optimizer did not save."""
@@ -231,7 +240,7 @@ def _master(p: Tensor, state: dict[str, Any]) -> Tensor:
 
 
 def _is_distributed(p: Tensor) -> bool:
-    return type(p).__name__ == "DTensor" or type(p.data).__name__ == "DTensor"
+    return type(p) is not torch.nn.Parameter and type(p).__name__ == "DTensor"
 
 
 _UNIT = {"low": 0, "high": 1, "open_high": True}

@@ -376,21 +376,24 @@ class Constrain(Move):
     defaults: ClassVar[dict[str, Any]] = {"bound": "inflection", "rate": 1.0, "warm_start": 100, "rotate": None}
 
     def __call__(self, pieces: list[Piece], u: Any, *, rule: Rule, t: int, group: dict[str, Any]) -> None:
-        lr = float(group["lr"])
         for piece, direction in zip(pieces, directions(u, len(pieces)), strict=True):
-            w, state = piece.w, piece.state
-            w.add_(direction, alpha=-lr)
-            if not turns(w, group):
-                continue
-            size = _local(torch.linalg.vector_norm(w)).square() / w.numel()
-            if "multiplier" not in state:
-                state["multiplier"] = torch.zeros_like(size)
-                state["bound"] = torch.full_like(size, math.inf)
-                state["past"] = torch.zeros(2, dtype=size.dtype, device=size.device)
-            self._find_bound(state, size, t, group)
-            # While the bound is not known, size − ∞ would make 0 of any multiplier, and does.
-            state["multiplier"].add_((size - state["bound"]).clamp_min(-1e30), alpha=group["rate"]).clamp_(0.0, 0.5)
-            w.mul_(1 - 2 * float(state["multiplier"]))
+            piece.w.add_(direction, alpha=-float(group["lr"]))
+            self.hold(piece, t, group)
+
+    def hold(self, piece: Piece, t: int, group: dict[str, Any]) -> None:
+        """Hold one parameter to its bound, after its step."""
+        w, state = piece.w, piece.state
+        if not turns(w, group):
+            return
+        size = _local(torch.linalg.vector_norm(w)).square() / w.numel()
+        if "multiplier" not in state:
+            state["multiplier"] = torch.zeros_like(size)
+            state["bound"] = torch.full_like(size, math.inf)
+            state["past"] = torch.zeros(2, dtype=size.dtype, device=size.device)
+        self._find_bound(state, size, t, group)
+        # While the bound is not known, size − ∞ would make 0 of any multiplier, and does.
+        state["multiplier"].add_((size - state["bound"]).clamp_min(-1e30), alpha=group["rate"]).clamp_(0.0, 0.5)
+        w.mul_(1 - 2 * float(state["multiplier"]))
 
     @staticmethod
     def _find_bound(state: dict[str, Any], size: Tensor, t: int, group: dict[str, Any]) -> None:

@@ -22,6 +22,7 @@ def common(lr: float, weight_decay: float, options: dict[str, Any], **own: Any) 
         "l2": 0.0,
         "maximize": False,
         "foreach": None,
+        "compile": None,
         "nonfinite": "ignore",
     }
     allowed = shared | own

@@ -38,7 +38,9 @@ def row_sum(rows: Tensor) -> Tensor:
 
 def row_dot(a: Tensor, b: Tensor) -> Tensor:
     """The inner product of each row of a with its row of b, as a column, in one pass over the two."""
-    return row_sum(a * b) if hasattr(a, "placements") else torch.einsum("ij,ij->i", a, b).unsqueeze(1)
+    if hasattr(a, "placements") or torch.compiler.is_compiling():
+        return row_sum(a * b)
+    return torch.einsum("ij,ij->i", a, b).unsqueeze(1)
 
 
 def row_mean(rows: Tensor) -> Tensor:

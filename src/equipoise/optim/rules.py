@@ -91,9 +91,13 @@ class Rule(ABC):
     def __call__(self, g: Any, averages: tuple[Any, ...], numbers: dict[str, Any], group: dict[str, Any]) -> Any:
         """The direction u; the averages are changed in place. Of the group only switches are read."""
 
+    def starts(self, group: dict[str, Any]) -> bool:
+        """Whether the averages start from the first gradient, and not at zero."""
+        return False
+
     def start(self, g: Any, averages: tuple[Any, ...], group: dict[str, Any]) -> None:
-        """Prepare the averages, all zero, before the first step."""
-        return
+        """Set averages that do not start at zero."""
+        raise NotImplementedError
 
     @abstractmethod
     def theory(self, group: dict[str, Any]) -> dict[str, Any]:
@@ -166,9 +170,10 @@ class AdamRule(Rule):
     def __call__(self, g: Any, averages: tuple[Any, ...], numbers: dict[str, Any], group: dict[str, Any]) -> Any:
         return (adam_nested if group["nested"] else adam)(g, *averages, **numbers)
 
+    def starts(self, group: dict[str, Any]) -> bool:
+        return not group["zero_init"]
+
     def start(self, g: Any, averages: tuple[Any, ...], group: dict[str, Any]) -> None:
-        if group["zero_init"]:
-            return
         m, v = averages
         m.copy_(g)
         v.copy_(g).mul_(g)

@@ -1,0 +1,227 @@
+"""Compiled steps: one kernel for a rule and a move, for tensors of all shapes, from the text that runs eagerly too.
+
+A kernel sees rows (R, C) or a flat vector, and its hyperparameters as 0-d tensors, so that neither shapes nor schedules
+nor the step count make it compile again. It is compiled on the first step, with a message, on tensors made up for that.
+
+How a row stays in the cache: Inductor runs all loops of a kernel inside one loop over rows if each has that loop
+outermost and steps it by one. Three things would break that, and are kept away:
+
+- loops over whole tensors are flattened: a column of ones (`Frame.ones`) keeps rows and columns apart;
+- the algebra of a row is vectorised over rows: it is written out over a small block (`Frame.lanes`) for each row and
+  reduced again, so that the loop over rows stays outermost;
+- formulas that are used more than once become buffers: the thresholds for that are raised, and they are computed again.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any
+
+import torch
+import torch._inductor.config
+from torch import Tensor
+
+from equipoise.optim.many import Traced
+from equipoise.optim.moves import Move, RowMove, plain_step
+from equipoise.optim.rows import centred, row_dot
+from equipoise.optim.rules import Ratio, Rule
+
+logger = logging.getLogger("equipoise")
+
+OPTIONS = {
+    name: 10_000
+    for name in ("realize_reads_threshold", "realize_acc_reads_threshold", "realize_opcount_threshold")
+    if hasattr(torch._inductor.config, name)
+}
+"""Formulas are written out where they are used, however often: a buffer for them would be a pass over memory."""
+HINT = (1026, 2054)
+"""The shape that a kernel is compiled on: large enough to be worth threads, and nothing special."""
+
+SWITCHES = ("nesterov", "nested", "maximize", "decay", "center")
+"""Options that choose between equations. Everything else that a rule or a move reads is a number."""
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What a kernel is compiled for: all that may not change without compiling another."""
+
+    rule: Rule = field(compare=False)
+    move: Move = field(compare=False)
+    switches: tuple[tuple[str, Any], ...]
+    l2: bool
+    rows: str
+    """What a row is: "flat" none, the step is plain; "neuron" a row; "part" some rows; "tensor" all rows; "single"
+    the only one."""
+    numbers: tuple[str, ...]
+    dtypes: tuple[torch.dtype, torch.dtype]
+    """Of the weights and of the gradients."""
+    device: str
+    same: tuple[Any, ...] = ()
+    """What makes two rules and two moves the same: types and attributes."""
+
+    def __str__(self) -> str:
+        names = (type(self.rule).__name__.removesuffix("Rule"), type(self.move).__name__)
+        return f"{names[0]} × {names[1] if self.rows != 'flat' else 'Decay'}"
+
+
+@lru_cache(maxsize=64)
+def ones(rows: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """A column of ones."""
+    return torch.ones(rows, 1, dtype=dtype, device=device)
+
+
+@lru_cache(maxsize=16)
+def lanes(dtype: torch.dtype, device: torch.device) -> Tensor:
+    """A small block of ones whose two dimensions do not lie one after the other in memory."""
+    block = torch.ones(2, 9, dtype=dtype, device=device)[:, :8]
+    torch._dynamo.mark_static(block)
+    return block
+
+
+def _direction(kind: Kind, w: Tensor, g: Tensor, averages: list[Traced], numbers: dict[str, Tensor]) -> Any:
+    group = dict(kind.switches)
+    if group.get("center") and kind.rows != "flat":
+        g = centred(g)
+    if group["maximize"]:
+        g = -g
+    if kind.l2:
+        g = g + w * numbers["l2"]
+    taken = {name.removeprefix("rule."): x for name, x in numbers.items() if name.startswith("rule.")}
+    return kind.rule(Traced(g), tuple(averages), taken, group)
+
+
+def _own(numbers: dict[str, Tensor]) -> dict[str, Tensor]:
+    return {name.removeprefix("move."): x for name, x in numbers.items() if name.startswith("move.")}
+
+
+def _write(kind: Kind) -> Callable[..., Any]:
+    """The step as a function of tensors, to be compiled."""
+
+    def flat(w: Tensor, g: Tensor, averages: list[Tensor], numbers: list[Tensor]) -> None:
+        named = dict(zip(kind.numbers, numbers, strict=True))
+        new, weight = [Traced(x) for x in averages], Traced(w)
+        u = _direction(kind, w, g.to(w.dtype), new, named)
+        plain_step(weight, u, _own(named), dict(kind.switches))
+        for x, y in zip([w, *averages], [weight, *new], strict=True):
+            x.copy_(y.x)
+
+    def by_rows(
+        w: Tensor,
+        g: Tensor,
+        averages: list[Tensor],
+        columns: list[Tensor],
+        one: Tensor,
+        lane: Tensor,
+        numbers: list[Tensor],
+    ) -> list[Tensor]:
+        move = kind.move
+        named = dict(zip(kind.numbers, numbers, strict=True))
+        new = [Traced(x) for x in averages]
+        u = _direction(kind, w, g.to(w.dtype) * one, new, named)
+        group = dict(kind.switches)
+        if not isinstance(move, RowMove):
+            weight = Traced(w)
+            plain_step(weight, u, _own(named), group)
+            result, columns = weight.x, []
+        else:
+            d = move.direction((u.value() if isinstance(u, Ratio) else u).x, group)
+            dots = row_dot(w, w), row_dot(d, w), row_dot(d, d)
+            if kind.rows != "neuron":
+                dots = tuple(_gather(x, columns[0].shape[0]) for x in dots)
+                size = w.shape[1] * (w.shape[0] // columns[0].shape[0])
+                columns, keep, push = _turn(move, dots, columns, size, _own(named))
+                keep, push = (_scatter(x, w.shape[0]) for x in (keep, push))
+            else:
+                spread = [x[:, :, None].expand(-1, 2, 8) for x in (*dots, *columns)]
+                spread[0] = spread[0] * lane
+                turned, keep, push = _turn(move, tuple(spread[:3]), spread[3:], w.shape[1], _own(named))
+                *columns, keep, push = (x.amax((1, 2))[:, None] for x in (*turned, keep, push))
+            result = w * keep - torch.where(push == 0, 0.0, d * push)
+        for x, y in zip([w, *averages], [result, *(y.x for y in new)], strict=True):
+            x.copy_(y)
+        return columns
+
+    step = flat if kind.rows == "flat" else by_rows
+    # A code object of its own: the compiler counts recompilations for each.
+    step.__code__ = step.__code__.replace(co_name=f"step_{len(_kernels)}")
+    return step
+
+
+def _turn(move: RowMove, dots: Any, columns: Any, size: Any, numbers: dict[str, Any]) -> Any:
+    turned, keep, push = move.turn(*dots, tuple(columns), size, numbers)
+    return list(turned), keep, push
+
+
+def _gather(column: Tensor, parts: int) -> Tensor:
+    return column.reshape(parts, -1).sum(1, keepdim=True)
+
+
+def _scatter(column: Tensor, rows: int) -> Tensor:
+    return column.expand(-1, rows // column.shape[0]).reshape(rows, 1)
+
+
+_kernels: dict[Kind, Callable[..., Any] | None] = {}
+_warned: set[str] = set()
+
+
+def kernel(kind: Kind, columns: int, loud: bool) -> Callable[..., Any] | None:
+    """The compiled step of a kind, or None where it can't be compiled; the first call compiles.
+
+    Args:
+        kind: what is wanted.
+        columns: how many columns the move keeps.
+        loud: say it where it can't be compiled; whoever asked for it wants to know.
+    """
+    if kind not in _kernels:
+        logger.warning("compiling the step of %s: once, some 10 s; later runs take it from torch's cache", kind)
+        start = time.perf_counter()
+        try:
+            _kernels[kind] = _compile(kind, columns)
+            logger.warning("compiled in %.1f s", time.perf_counter() - start)
+        except Exception as error:  # whatever a compiler may say: the step itself does not need one
+            _kernels[kind] = None
+            _warn(str(kind), error, loud)
+    return _kernels[kind]
+
+
+def _warn(name: str, error: Exception, loud: bool) -> None:
+    said = (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
+    if "compiler" in said.lower():
+        said = "no C++ compiler was found; install g++ or clang, or name it in CXX"
+    if said in _warned:
+        return
+    _warned.add(said)
+    message = f"compile: the step of {name} is not compiled and runs as foreach, right but slower: {said}"
+    if loud:
+        warnings.warn(message, RuntimeWarning, stacklevel=2)
+    else:
+        logger.info(message)
+
+
+def _compile(kind: Kind, columns: int) -> Callable[..., Any]:
+    compiled = torch.compile(_write(kind), dynamic=True, fullgraph=True, options=OPTIONS)
+    # Made up tensors, no two dimensions of the same size, so that no two are taken to be equal.
+    dtype, low = kind.dtypes
+    device = torch.device(kind.device)
+    rows, width = HINT
+    shape = {"flat": (rows * width,), "single": (1, rows * width)}.get(kind.rows, HINT)
+
+    def zeros(*shape: int, dtype: torch.dtype = dtype) -> Tensor:
+        return torch.zeros(shape, dtype=dtype, device=device)
+
+    averages = [zeros(*shape) for _ in kind.rule.state]
+    numbers = [torch.ones((), dtype=torch.float64) for _ in kind.numbers]  # one each: equal tensors are noticed
+    with torch.no_grad():
+        if kind.rows == "flat":
+            compiled(zeros(*shape), zeros(*shape, dtype=low), averages, numbers)
+        else:
+            height = {"neuron": rows, "part": rows // 2}.get(kind.rows, 1)
+            kept = [zeros(height, 1) for _ in range(columns)]
+            block = ones(shape[0], dtype, device), lanes(dtype, device)
+            compiled(zeros(*shape), zeros(*shape, dtype=low), averages, kept, *block, numbers)
+    return compiled
