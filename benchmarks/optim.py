@@ -23,8 +23,12 @@ MATRICES = [(768, 768)] * 12 + [(3072, 768)] * 6 + [(768, 3072)] * 6
 SMALL = [(64, 64)] * 200
 PAGE = Path(__file__).parents[1] / "docs" / "optim.md"
 
-PEERS = {"Lion of lion-pytorch": ("lion_pytorch", "Lion"), "AdamW of torch-optimi": ("optimi", "AdamW"),
-         "AdamW of heavyball": ("heavyball", "AdamW"), "AdEMAMix of pytorch-optimizer": ("pytorch_optimizer", "AdEMAMix")}  # fmt: skip
+PEERS = {
+    "Lion of lion-pytorch": ("lion_pytorch", "Lion"),
+    "AdamW of torch-optimi": ("optimi", "AdamW"),
+    "AdamW of heavyball": ("heavyball", "AdamW"),
+    "Lion of pytorch-optimizer": ("pytorch_optimizer", "Lion"),
+}
 """Optimizers that pip can install; those that are not installed are left out."""
 
 

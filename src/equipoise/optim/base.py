@@ -6,12 +6,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from operator import is_
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from equipoise.optim.clock import Clock
 from equipoise.optim.fast import Fast, wanted
 from equipoise.optim.many import Many
 from equipoise.optim.moves import NO_DECAY, Move, Piece, center_rows, turns
@@ -20,6 +23,22 @@ from equipoise.theory import DECAYS, _check
 
 LOW_PRECISION = (torch.bfloat16, torch.float16)
 NONFINITE = ("ignore", "skip", "error")
+
+
+@dataclass(frozen=True)
+class Cast:
+    """The parameters of a group that took part in a step, with their states."""
+
+    live: list[Tensor]
+    states: list[dict[str, Any]]
+    pieces: list[Piece]
+    sorts: list[tuple[Any, ...]]
+    """Device, dtype of the state, whether distributed: what may be stepped together."""
+
+    def holds(self, live: list[Tensor], states: list[dict[str, Any]]) -> bool:
+        """Whether these are the same, one for one."""
+        same = len(live) == len(self.live) and all(map(is_, live, self.live))
+        return same and all(map(is_, states, self.states))
 
 
 class RuleOptimizer(Optimizer):
@@ -42,8 +61,13 @@ class RuleOptimizer(Optimizer):
         self.skipped = 0
         """Steps not taken because a gradient was not finite, where `nonfinite="skip"`."""
         self._angle = angle
-        self._fast = Fast(rule, move)
+        self._fresh()
         super().__init__(params, defaults)
+
+    def _fresh(self) -> None:
+        """What only speeds steps up, and is made again from the rest."""
+        self._fast, self._clock = Fast(self.rule, self.move), Clock("step")
+        self._casts: dict[int, Cast] = {}
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add a group, its options checked.
@@ -98,7 +122,7 @@ class RuleOptimizer(Optimizer):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
-        self._fast = Fast(self.rule, self.move)
+        self._fresh()
         for group in self.param_groups:
             for key, value in self.defaults.items():
                 group.setdefault(key, value)
@@ -144,21 +168,17 @@ class RuleOptimizer(Optimizer):
 
     def _step_group(self, group: dict[str, Any]) -> None:
         live = [p for p in group["params"] if p.grad is not None and p.numel()]
-        states = [self.state[p] for p in live]
-        for p, state in zip(live, states, strict=True):
-            self._init_state(p, state)
-        if live:
-            torch._foreach_add_([state["step"] for state in states], 1)
-        buckets: dict[tuple[Any, ...], list[tuple[Piece, Tensor]]] = {}
+        cast = self._cast_of(live, group)
+        times = self._clock.tick(cast.states)
+        grads: list[Any] = [p.grad for p in live]
         low: list[tuple[Tensor, Tensor]] = []
-        for p, state in zip(live, states, strict=True):
-            w = p if p.dtype not in LOW_PRECISION else _master(p, state)
-            if w is not p:
-                low.append((p, w))
-            assert p.grad is not None
-            key = (p.device, w.dtype, int(state["step"]), _is_distributed(p))
-            buckets.setdefault(key, []).append((Piece(w, state), p.grad))
-        for (_, dtype, t, distributed), bucket in buckets.items():
+        buckets: dict[tuple[Any, ...], list[tuple[Piece, Tensor]]] = {}
+        for p, piece, sort, t, grad in zip(live, cast.pieces, cast.sorts, times, grads, strict=True):
+            if p.dtype in LOW_PRECISION:
+                piece = Piece(_master(p, piece.state), piece.state)
+                low.append((p, piece.w))
+            buckets.setdefault((*sort, t), []).append((piece, grad))
+        for (_, dtype, distributed, t), bucket in buckets.items():
             if self._angle is not None and not group["own_angle"]:
                 group["angle"] = float(self._angle(t))
             pieces, grads = [piece for piece, _ in bucket], [grad for _, grad in bucket]
@@ -170,6 +190,18 @@ class RuleOptimizer(Optimizer):
                 self._step_together(pieces[i:j], grads[i:j], dtype, t, together, group)
         for p, w in low:
             p.copy_(w)
+
+    def _cast_of(self, live: list[Tensor], group: dict[str, Any]) -> Cast:
+        """The parameters' states and sorts, looked at again only when they are others than last time."""
+        states = [self.state[p] for p in live]
+        cast = self._casts.get(id(group))
+        if cast is None or not cast.holds(live, states):
+            for p, state in zip(live, states, strict=True):
+                self._init_state(p, state)
+            sorts = [(p.device, _state_dtype(p), _is_distributed(p)) for p in live]
+            cast = Cast(live, states, [Piece(p, s) for p, s in zip(live, states, strict=True)], sorts)
+            self._casts[id(group)] = cast
+        return cast
 
     def _step_together(
         self,
@@ -197,8 +229,6 @@ class RuleOptimizer(Optimizer):
 
     def _init_state(self, p: Tensor, state: dict[str, Any]) -> None:
         """What is missing of a parameter's state: all of it at first, and what another optimizer did not save."""
-        if "step" not in state:
-            state["step"] = torch.zeros((), dtype=torch.float32)
         for name in self.rule.state:
             if state.get(name) is None:
                 state[name] = torch.zeros_like(p, dtype=_state_dtype(p), memory_format=torch.preserve_format)

@@ -33,7 +33,7 @@ from equipoise.optim.rules import Ratio, Rule
 
 logger = logging.getLogger("equipoise")
 
-OPTIONS = {
+OPTIONS: dict[str, Any] = {
     name: 10_000
     for name in ("realize_reads_threshold", "realize_acc_reads_threshold", "realize_opcount_threshold")
     if hasattr(torch._inductor.config, name)
@@ -153,7 +153,8 @@ def _write(kind: Kind) -> Callable[..., Any]:
 
 
 def _turn(move: RowMove, dots: Any, columns: Any, size: Any, numbers: dict[str, Any]) -> Any:
-    turned, keep, push = move.turn(*dots, tuple(columns), size, numbers)
+    ww, dw, dd = dots
+    turned, keep, push = move.turn(ww, dw, dd, tuple(columns), size, numbers)
     return list(turned), keep, push
 
 

@@ -7,19 +7,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from operator import is_
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from equipoise.optim.clock import Clock
 from equipoise.optim.compiled import SWITCHES, Kind, kernel, lanes, ones
 from equipoise.optim.moves import Constrain, Move, Piece, RowMove, step_numbers, turns
 from equipoise.optim.rules import Rule
 
 SMALL = 2**16
 """Parameters of fewer weights are packed: a call would cost more than their step."""
-PACK = 2**18
-"""Weights in a pack at most: what the copies of a step take, 1 MB each of weights and gradients."""
+PACK = 2**20
+"""Weights in a pack at most: room for 4 MB each of weights and of gradients is kept for that."""
 AUTO_WEIGHTS, AUTO_STEP = 2**22, 10
 """`compile=None` compiles groups of so many weights, from this step on: where the seconds that it takes come back."""
 
@@ -32,23 +34,15 @@ def wanted(group: dict[str, Any], t: int) -> bool:
     return bool(asked)
 
 
-@dataclass(frozen=True)
-class Item:
-    """A parameter in a compiled step: tensors of this rank, as rows or flat."""
-
-    piece: Piece
-    g: Tensor
-    layout: tuple[int, ...]
-    """(R, C), or (N,) for a plain step."""
-
-
 class Fast:
     """The compiled side of one optimizer: its kernels' kinds, its packs, and its numbers as tensors."""
 
     def __init__(self, rule: Rule, move: Move):
         self.rule, self.move = rule, move
-        self._packs: dict[tuple[int, ...], Pack] = {}
+        self._plans: dict[tuple[Any, ...], Plan] = {}
         self._numbers: dict[str, tuple[float, Tensor]] = {}
+        self._desk: dict[tuple[Any, ...], Tensor] = {}
+        self._clock = Clock("row_step")
 
     def step(
         self, pieces: list[Piece], grads: list[Tensor], t: int, group: dict[str, Any]
@@ -57,25 +51,72 @@ class Fast:
         if t == 1 and self.rule.starts(group):
             return pieces, grads
         left: list[int] = []
-        sorts: dict[tuple[Any, ...], list[Item]] = {}
-        for i, (piece, g) in enumerate(zip(pieces, grads, strict=True)):
-            rows = self._rows(piece.w, group)
-            item = None if rows is None else _item(piece, g, rows, self.rule.state)
-            if item is None or rows is None:
-                left.append(i)
-                continue
-            steps = 0
-            if rows != "flat" and isinstance(self.move, RowMove):
-                self.move.start(piece, group)
-                steps = self.move.steps(piece.state)
-            key = (rows, steps, item.piece.w.dtype, item.g.dtype, item.g.device)
-            sorts.setdefault(key, []).append(item)
-        for (rows, steps, *_), items in sorts.items():
-            if not self._run(items, rows, t, steps, group):
-                index = {id(item.piece) for item in items}
-                left += [i for i, piece in enumerate(pieces) if id(piece) in index]
+        for batch in self._plan(pieces, grads, group).batches:
+            if batch.rows is None or not self._run(batch, pieces, grads, t, group):
+                left += batch.members
         left.sort()
         return [pieces[i] for i in left], [grads[i] for i in left]
+
+    def _plan(self, pieces: list[Piece], grads: list[Tensor], group: dict[str, Any]) -> Plan:
+        """Who goes where: made once, and again when parameters, states or options are others than then."""
+        options = tuple(group.get(name) for name in ("granularity", "rotate", "reference"))
+        key = (id(group), *options, group.get("speeds") is None, *map(id, [piece.w for piece in pieces]))
+        plan = self._plans.get(key)
+        if plan is None or not plan.holds(pieces, grads):
+            if len(self._plans) >= 64:
+                self._plans.clear()
+            plan = self._plans[key] = self._sorted(pieces, grads, group)
+        return plan
+
+    def _sorted(self, pieces: list[Piece], grads: list[Tensor], group: dict[str, Any]) -> Plan:
+        sorts: dict[tuple[Any, ...], list[int]] = {}
+        for i, (piece, g) in enumerate(zip(pieces, grads, strict=True)):
+            rows = self._rows(piece.w, group)
+            if rows is None or not _lies(piece, g, rows, self.rule.state):
+                sorts.setdefault((None,), []).append(i)
+                continue
+            if rows != "flat" and isinstance(self.move, RowMove):
+                self.move.start(piece, group)
+            tracked = rows != "flat" and isinstance(self.move, RowMove)
+            steps = int(piece.state["row_step"]) if tracked else None
+            sorts.setdefault((rows, steps, piece.w.dtype, g.dtype, g.device), []).append(i)
+        return Plan(
+            [piece.w for piece in pieces],
+            [g.dtype for g in grads],
+            [self._batch(key[0], members, pieces, grads) for key, members in sorts.items()],
+        )
+
+    def _batch(self, rows: str | None, members: list[int], pieces: list[Piece], grads: list[Tensor]) -> Batch:
+        """Members with a small pack for those that fit, rows of one length in each."""
+        tracked = rows not in (None, "flat") and isinstance(self.move, RowMove)
+        batch = Batch(rows, members, self.move.columns if tracked else (), [], [])  # type: ignore[attr-defined]
+        widths: dict[int, list[list[int]]] = {}
+        for i in members:
+            w = pieces[i].w
+            whole = rows not in ("flat", "neuron") or w.numel() >= SMALL or len(members) == 1
+            if whole or hasattr(w, "placements"):
+                batch.alone.append(i)
+                continue
+            width = 1 if rows == "flat" else w.numel() // w.shape[0]
+            chunks = widths.setdefault(width, [[]])
+            if sum(pieces[k].w.numel() for k in chunks[-1]) + w.numel() > PACK:
+                chunks.append([])
+            chunks[-1].append(i)
+        for width, chunks in widths.items():
+            for chunk in chunks:
+                desk = self._workspace(pieces[chunk[0]].w, grads[chunk[0]].dtype)
+                batch.packs.append(Pack(chunk, pieces, width, rows == "flat", desk, self.rule.state, batch.columns))
+        return batch
+
+    def _workspace(self, w: Tensor, low: torch.dtype) -> tuple[Tensor, Tensor]:
+        """Room for the weights and the gradients of a pack, the same for all packs."""
+        made = []
+        for name, dtype in (("w", w.dtype), ("g", low)):
+            key = (name, dtype, w.device)
+            if key not in self._desk:
+                self._desk[key] = torch.empty(PACK, dtype=dtype, device=w.device)
+            made.append(self._desk[key])
+        return made[0], made[1]
 
     def _rows(self, w: Tensor, group: dict[str, Any]) -> str | None:
         """What a row of a parameter is to a kernel; None where there is no kernel for it."""
@@ -92,22 +133,24 @@ class Fast:
             return None
         if parts in ("neuron", "tensor"):
             return parts
-        return "part" if 1 < int(parts) <= w.shape[0] and w.shape[0] % int(parts) == 0 else None
+        parts = int(parts or 1)
+        return "part" if 1 < parts <= w.shape[0] and w.shape[0] % parts == 0 else None
 
-    def _run(self, items: list[Item], rows: str, t: int, steps: int, group: dict[str, Any]) -> bool:
-        """Run the kernel of that kind on all items, the small ones packed; False if there is none."""
-        move = self.move
+    def _run(self, batch: Batch, pieces: list[Piece], grads: list[Tensor], t: int, group: dict[str, Any]) -> bool:
+        """Run the kernel of that kind on all members, the small ones packed; False if there is none."""
+        move, rows = self.move, batch.rows
+        assert rows is not None
+        first = batch.members[0]
         mine: dict[str, float] | None = step_numbers(group)
-        columns: tuple[str, ...] = ()
-        if isinstance(move, RowMove) and rows != "flat":
-            mine, columns = move.numbers(self.rule, t, steps, group), move.columns
+        if batch.columns:
+            assert isinstance(move, RowMove)
+            mine = move.numbers(self.rule, t, move.steps(pieces[first].state), group)
             if mine is None:  # the weights stay where they are, to the bit
                 return False
         elif isinstance(move, Constrain):
             mine = {"lr": float(group["lr"]), "lost": 0.0}
         numbers = {f"rule.{k}": v for k, v in self.rule.numbers(t, group).items()}
         numbers |= {f"move.{k}": v for k, v in mine.items()} | {"l2": float(group["l2"])}
-        first = items[0]
         kind = Kind(
             rule=self.rule,
             move=move,
@@ -115,41 +158,33 @@ class Fast:
             l2=bool(group["l2"]),
             rows=rows,
             numbers=tuple(numbers),
-            dtypes=(first.piece.w.dtype, first.g.dtype),
-            device=first.g.device.type,
+            dtypes=(pieces[first].w.dtype, grads[first].dtype),
+            device=grads[first].device.type,
             same=tuple((type(x), tuple(sorted(vars(x).items()))) for x in (self.rule, move)),
         )
-        run = kernel(kind, len(columns), loud=bool(group["compile"]))
+        run = kernel(kind, len(batch.columns), loud=bool(group["compile"]))
         if run is None:
             return False
         values = [self._number(name, value) for name, value in numbers.items()]
-        small = [i for i in items if len(items) > 1 and i.g.numel() < SMALL and rows in ("flat", "neuron")]
-        packed = {id(i) for i in small}
-        for pack in self._packed(small, columns):
-            pack.fill()
-            self._call(run, pack.w, pack.g, pack.averages, pack.columns, values)
-            pack.empty()
-        for item in items:
-            if id(item) not in packed:
-                state = item.piece.state
-                averages = [_laid(_local(state[name]), item.layout) for name in self.rule.state]
-                kept = [_local(state[name]) for name in columns]
-                self._call(run, _laid(_local(item.piece.w), item.layout), item.g, averages, kept, values)
-        if columns:
-            torch._foreach_add_([item.piece.state["row_step"] for item in items], 1)
+        for pack in batch.packs:
+            pack.fill(pieces, grads)
+            _call(run, pack.w, pack.g, pack.averages, pack.columns, values)
+            pack.empty(pieces)
+        for i in batch.alone:
+            state, w = pieces[i].state, _local(pieces[i].w)
+            layout = _layout(w, rows)
+            if w.numel():
+                averages = [_laid(_local(state[name]), layout) for name in self.rule.state]
+                g = _local(grads[i])
+                g = g if g.stride() == w.stride() else torch.empty_like(w, dtype=g.dtype).copy_(g)
+                kept = [_local(state[name]) for name in batch.columns]
+                _call(run, _laid(w, layout), _laid(g, layout), averages, kept, values)
+        if batch.columns:
+            self._clock.tick([pieces[i].state for i in batch.members])
         if isinstance(move, Constrain):
-            for item in items:
-                move.hold(item.piece, t, group)
+            for i in batch.members:
+                move.hold(pieces[i], t, group)
         return True
-
-    @staticmethod
-    def _call(run: Any, w: Tensor, g: Tensor, averages: list[Tensor], kept: list[Tensor], values: list[Tensor]) -> None:
-        if w.ndim == 1:
-            run(w, g, averages, values)
-            return
-        new = run(w, g, averages, kept, ones(w.shape[0], w.dtype, w.device), lanes(w.dtype, w.device), values)
-        for old, column in zip(kept, new, strict=True):
-            old.copy_(column)
 
     def _number(self, name: str, value: float) -> Tensor:
         """A number as a tensor, one for each name: a kernel would notice two names with the same tensor."""
@@ -158,97 +193,127 @@ class Fast:
             known = self._numbers[name] = (value, torch.tensor(value, dtype=torch.float64))
         return known[1]
 
-    def _packed(self, items: list[Item], columns: tuple[str, ...]) -> list[Pack]:
-        """The small parameters in packs of about one size, those of a pack with rows of one length."""
-        widths: dict[tuple[int, ...], list[Item]] = {}
-        for item in items:
-            widths.setdefault(item.layout[1:], []).append(item)
-        packs: list[Pack] = []
-        for same in widths.values():
-            chunk: list[Item] = []
-            for item in same:
-                if chunk and sum(i.g.numel() for i in chunk) + item.g.numel() > PACK:
-                    packs.append(self._pack(chunk, columns))
-                    chunk = []
-                chunk.append(item)
-            packs.append(self._pack(chunk, columns))
-        return packs
 
-    def _pack(self, items: list[Item], columns: tuple[str, ...]) -> Pack:
-        key = tuple(id(item.piece.state) for item in items)
-        pack = self._packs.get(key)
-        if pack is None or not pack.holds(items):
-            if len(self._packs) > 1000:
-                self._packs.clear()
-            pack = self._packs[key] = Pack(items, self.rule.state, columns)
-        pack.items = items
-        return pack
+@dataclass(frozen=True)
+class Batch:
+    """Parameters that one kernel steps, by their places in the list of the step; rows None: no kernel does."""
+
+    rows: str | None
+    members: list[int]
+    columns: tuple[str, ...]
+    packs: list[Pack]
+    alone: list[int]
+
+    def holds(self, pieces: list[Piece]) -> bool:
+        """Whether the members are still at one step of the tracker, and the packs still hold their states."""
+        if self.columns:
+            states = [pieces[i].state for i in self.members]
+            if any(self.columns[0] not in state for state in states):
+                return False
+            if len(set(torch.stack([state["row_step"] for state in states]).tolist())) > 1:
+                return False
+        return all(pack.holds(pieces) for pack in self.packs)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Who goes to which kernel in a step with these weights."""
+
+    weights: list[Tensor]
+    """Kept, so that no other tensor can come to have the id of one of them."""
+    dtypes: list[torch.dtype]
+    batches: list[Batch]
+
+    def holds(self, pieces: list[Piece], grads: list[Tensor]) -> bool:
+        """Whether this is still right for the states and gradients now."""
+        return self.dtypes == [g.dtype for g in grads] and all(batch.holds(pieces) for batch in self.batches)
 
 
 class Pack:
-    """Small parameters side by side in one tensor, their averages for good, weights and gradients for a step."""
+    """Small parameters side by side in one tensor: their averages for good, weights and gradients for a step."""
 
-    def __init__(self, items: list[Item], names: Sequence[str], columns: Sequence[str]):
-        self.items, self._names = items, (*names, *columns)
-        like = _local(items[0].piece.w)
-        wide = items[0].layout[1:]
-        heights = [item.layout[0] for item in items]
-        shape = (sum(heights), *wide)
-        self.w = torch.empty(shape, dtype=like.dtype, device=like.device)
-        self.g = torch.empty(shape, dtype=items[0].g.dtype, device=like.device)
-        self._w, self._g = list(self.w.split(heights)), list(self.g.split(heights))
+    def __init__(
+        self,
+        members: list[int],
+        pieces: list[Piece],
+        width: int,
+        flat: bool,
+        desk: tuple[Tensor, Tensor],
+        names: Sequence[str],
+        columns: Sequence[str],
+    ):
+        self.members, self._names = members, (*names, *columns)
+        like = pieces[members[0]].w
+        shapes = [pieces[i].w.shape for i in members]
+        heights = [shape.numel() // width for shape in shapes]
+        shape = (sum(heights),) if flat else (sum(heights), width)
+        count = sum(heights) * width
+        self.w, self.g = (x[:count].view(shape) for x in desk)
+        self._w, self._g = (
+            [x.view(s) for x, s in zip(y.split(heights), shapes, strict=True)] for y in (self.w, self.g)
+        )
+        same = len({s[1:] for s in shapes}) == 1 and all(shapes)
+        self._joined = [x.view(-1, *shapes[0][1:]) for x in (self.w, self.g)] if same else None
         self._views: list[list[Tensor]] = []
         buffers = []
         for name in self._names:
             column = name in columns
             buffer = torch.empty((shape[0], 1) if column else shape, dtype=like.dtype, device=like.device)
-            views = list(buffer.split(heights))
-            for i, (item, view) in enumerate(zip(items, views, strict=True)):
-                old = item.piece.state[name]
-                view.copy_(old if column else _laid(old, item.layout))
-                views[i] = view if column else view.view(old.shape)
-                item.piece.state[name] = views[i]
+            views = [view if column else view.view(s) for view, s in zip(buffer.split(heights), shapes, strict=True)]
+            for i, view in zip(members, views, strict=True):
+                pieces[i].state[name] = view.copy_(pieces[i].state[name])
             buffers.append(buffer)
             self._views.append(views)
         self.averages, self.columns = buffers[: len(names)], buffers[len(names) :]
 
-    def holds(self, items: list[Item]) -> bool:
-        """Whether the states of the items still lie here."""
+    def holds(self, pieces: list[Piece]) -> bool:
+        """Whether the states of the members still lie here."""
+        states = [pieces[i].state for i in self.members]
         return all(
-            item.piece.state[name] is view
+            all(map(is_, [state.get(name) for state in states], views))
             for name, views in zip(self._names, self._views, strict=True)
-            for item, view in zip(items, views, strict=True)
         )
 
-    def fill(self) -> None:
+    def fill(self, pieces: list[Piece], grads: list[Tensor]) -> None:
         """Copy weights and gradients in."""
-        torch._foreach_copy_(self._w, [_laid(i.piece.w, i.layout) for i in self.items])
-        torch._foreach_copy_(self._g, [i.g for i in self.items])
+        w, g = [pieces[i].w for i in self.members], [grads[i] for i in self.members]
+        if self._joined is None:
+            torch._foreach_copy_(self._w, w)
+            torch._foreach_copy_(self._g, g)
+        else:  # twice as fast
+            torch.cat(w, out=self._joined[0])
+            torch.cat(g, out=self._joined[1])
 
-    def empty(self) -> None:
+    def empty(self, pieces: list[Piece]) -> None:
         """Copy the weights out."""
-        torch._foreach_copy_([_laid(i.piece.w, i.layout) for i in self.items], self._w)
+        torch._foreach_copy_([pieces[i].w for i in self.members], self._w)
 
 
-def _item(piece: Piece, g: Tensor, rows: str, names: Sequence[str]) -> Item | None:
-    """A parameter as a kernel takes it, or None where its memory does not lie as one."""
-    w = piece.w
-    if hasattr(w, "placements") and not _own_rows(w, g, rows):
-        return None
-    here, g = _local(w), _local(g)
-    if here.numel() == 0:
-        return None
-    layout = {"flat": (here.numel(),), "single": (1, here.numel())}.get(rows)
-    if layout is None:
-        layout = (here.shape[0], here.numel() // here.shape[0])
-    tensors = [_local(piece.state[name]) for name in names]
-    if not _dense(here) or any(x.stride() != here.stride() for x in tensors):
-        return None
-    if len(layout) == 2 and layout[0] > 1 and here.stride(0) != layout[1]:
-        return None
-    if g.stride() != here.stride():
-        g = torch.empty_like(here, dtype=g.dtype).copy_(g)
-    return Item(piece, _laid(g, layout), layout)
+def _call(run: Any, w: Tensor, g: Tensor, averages: list[Tensor], kept: list[Tensor], values: list[Tensor]) -> None:
+    if w.ndim == 1:
+        run(w, g, averages, values)
+        return
+    new = run(w, g, averages, kept, ones(w.shape[0], w.dtype, w.device), lanes(w.dtype, w.device), values)
+    for old, column in zip(kept, new, strict=True):
+        old.copy_(column)
+
+
+def _layout(w: Tensor, rows: str) -> tuple[int, ...]:
+    """(R, C) as a kernel sees a parameter, or (N,) for a plain step."""
+    if rows in ("flat", "single"):
+        return (w.numel(),) if rows == "flat" else (1, w.numel())
+    return w.shape[0], w.numel() // max(1, w.shape[0])
+
+
+def _lies(piece: Piece, g: Tensor, rows: str, names: Sequence[str]) -> bool:
+    """Whether a parameter and its state lie in memory as a kernel takes them."""
+    if hasattr(piece.w, "placements") and not _own_rows(piece.w, g, rows):
+        return False
+    w = _local(piece.w)
+    if not _dense(w) or any(_local(piece.state[name]).stride() != w.stride() for name in names):
+        return False
+    layout = _layout(w, rows)
+    return len(layout) == 1 or layout[0] <= 1 or w.stride(0) == layout[1]
 
 
 def _dense(x: Tensor) -> bool:
