@@ -131,16 +131,15 @@ def _write(kind: Kind) -> Callable[..., Any]:
         else:
             d = move.direction((u.value() if isinstance(u, Ratio) else u).x, group)
             dots = row_dot(w, w), row_dot(d, w), row_dot(d, d)
+            size = w.shape[1]
             if kind.rows != "neuron":
-                dots = tuple(_gather(x, columns[0].shape[0]) for x in dots)
-                size = w.shape[1] * (w.shape[0] // columns[0].shape[0])
-                columns, keep, push = _turn(move, dots, columns, size, _own(named))
-                keep, push = (_scatter(x, w.shape[0]) for x in (keep, push))
-            else:
-                spread = [x[:, :, None].expand(-1, 2, 8) for x in (*dots, *columns)]
-                spread[0] = spread[0] * lane
-                turned, keep, push = _turn(move, tuple(spread[:3]), spread[3:], w.shape[1], _own(named))
-                *columns, keep, push = (x.amax((1, 2))[:, None] for x in (*turned, keep, push))
+                size = size * (w.shape[0] // columns[0].shape[0])
+                dots = tuple(x.reshape(columns[0].shape[0], -1).sum(1, keepdim=True) for x in dots)
+            ww, dw, dd, *kept = (x[:, :, None].expand(-1, 2, 8) for x in (*dots, *columns))
+            kept, keep, push = move.turn(ww * lane, dw, dd, tuple(kept), size, _own(named))
+            *columns, keep, push = (x.amax((1, 2))[:, None] for x in (*kept, keep, push))
+            if kind.rows != "neuron":
+                keep, push = (x.expand(-1, w.shape[0] // x.shape[0]).reshape(-1, 1) for x in (keep, push))
             result = w * keep - torch.where(push == 0, 0.0, d * push)
         for x, y in zip([w, *averages], [result, *(y.x for y in new)], strict=True):
             x.copy_(y)
@@ -150,20 +149,6 @@ def _write(kind: Kind) -> Callable[..., Any]:
     # A code object of its own: the compiler counts recompilations for each.
     step.__code__ = step.__code__.replace(co_name=f"step_{len(_kernels)}")
     return step
-
-
-def _turn(move: RowMove, dots: Any, columns: Any, size: Any, numbers: dict[str, Any]) -> Any:
-    ww, dw, dd = dots
-    turned, keep, push = move.turn(ww, dw, dd, tuple(columns), size, numbers)
-    return list(turned), keep, push
-
-
-def _gather(column: Tensor, parts: int) -> Tensor:
-    return column.reshape(parts, -1).sum(1, keepdim=True)
-
-
-def _scatter(column: Tensor, rows: int) -> Tensor:
-    return column.expand(-1, rows // column.shape[0]).reshape(rows, 1)
 
 
 _kernels: dict[Kind, Callable[..., Any] | None] = {}
