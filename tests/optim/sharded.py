@@ -29,6 +29,8 @@ CASES: list[tuple[type, dict[str, Any]]] = [
     (optim.HyperballAdamW, {"lr": 0.01}),
     (optim.AdamCPR, {"lr": 0.01, "warm_start": 2}),
     (optim.RotationalAdamW, {"lr": 0.01, "weight_decay": 0.1, "granularity": 5}),
+    (optim.AdamW, {"lr": 0.01, "weight_decay": 0.1, "compile": True}),
+    (optim.RotationalAdamW, {"lr": 0.01, "weight_decay": 0.1, "compile": True}),
 ]
 PLACEMENTS = {"rows": Shard(0), "columns": Shard(1), "replicated": Replicate()}
 STEPS = 4

@@ -177,7 +177,7 @@ def kernel(kind: Kind, columns: int, loud: bool) -> Callable[..., Any] | None:
 
 def _warn(name: str, error: Exception, loud: bool) -> None:
     said = (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
-    if "compiler" in said.lower():
+    if "InvalidCxxCompiler" in said or "No working C++ compiler" in said:
         said = "no C++ compiler was found; install g++ or clang, or name it in CXX"
     if said in _warned:
         return
