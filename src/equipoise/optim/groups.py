@@ -57,15 +57,16 @@ class ParamGroups(list[dict[str, Any]]):
         table.add_column("role")
         table.add_column("tensors", justify="right")
         table.add_column("weights", justify="right")
-        for name in ("decay", "options", "such as"):
-            table.add_column(name, overflow="fold")
+        table.add_column("decay", no_wrap=True)
+        table.add_column("options")
+        table.add_column("such as", overflow="fold")
         for group in self:
             decay = group.get("weight_decay")
             own = self._own.get(group["name"], [])
             options = ", ".join(f"{k} {_short(group[k])}" for k in own if k in group)
             weights = sum(p.numel() for p in group["params"])
             names = group["param_names"]
-            some = ", ".join(names[:2]) + (", …" if len(names) > 2 else "")
+            some = names[0] + (", …" if len(names) > 1 else "")
             cells = ("optimizer's" if decay is None else "none" if decay == 0 else f"{decay:g}", options, some)
             table.add_row(group["role"], str(len(names)), f"{weights:,}", *(Text(c) for c in cells))
         notes = [Text(f"tied: {name} is also {', '.join(others)}", style="dim") for name, others in self.tied.items()]
@@ -143,16 +144,15 @@ def param_groups(
         raise ValueError(f"model = {type(model).__name__}: must have at least one parameter that takes a gradient")
     found: dict[tuple[str, str], dict[str, Any]] = {}
     for k in kept:
-        own = changes.get(k.name, {})
-        role = own.get("role", k.role)
+        role = changes.get(k.name, {}).get("role", k.role)
+        asked = {key: value for key, value in (given.get(role, {}) | changes.get(k.name, {})).items() if key != "role"}
         options: dict[str, Any] = {}
         if role in no_decay or getattr(k.param, "_no_weight_decay", False) or marked.intersection(k.names):
             options["weight_decay"] = 0.0
-        options |= given.get(role, {}) | {key: value for key, value in own.items() if key != "role"}
-        options = _turning(k, role, invariance) | options
-        if options.get("weight_decay") == 0 and options.get("angle") is None and "rotate" not in own:
+        options = _turning(k, role, invariance) | options | asked
+        if options.get("weight_decay") == 0 and options.get("angle") is None and "rotate" not in asked:
             options["rotate"] = False  # without decay there is no equilibrium to rotate at
-        if not options["rotate"] and "granularity" not in own:
+        if not options["rotate"] and "granularity" not in asked:
             options.pop("granularity", None)
         group = found.setdefault((role, repr(sorted(options.items(), key=lambda item: item[0]))), {})
         if not group:

@@ -19,7 +19,7 @@ ROLES = ("matrix", "conv", "embedding", "head", "gain", "bias")
 layer; gain: weights of norms, scales, anything else with one dimension; bias: what is added."""
 
 _NORMS = (_NormBase, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm)
-_RECURRENT = (nn.MultiheadAttention, nn.RNNBase, nn.RNNCellBase)
+_FUSED = (nn.MultiheadAttention, nn.RNNBase, nn.RNNCellBase)
 _NORM_NAME = re.compile(r"Norm(\d[dD])?$")  # RMSNorms of any library; NormalizedLinear is none
 _BIAS = re.compile(r"(^|_)(bias(es)?|beta|shift)(_|\d|$)|^b(\d*|_\w+)$")
 _TOKENS = re.compile(r"(^|_)(emb|embed|embeds|embedding|embeddings|tokens?|prompts?|wte|wpe)$|(^|_)pos(ition(al)?)?(_|$)")
@@ -120,8 +120,8 @@ def _role(owner: nn.Module, short: str, p: Tensor) -> str:
         return "bias" if _BIAS.search(short) else "gain"
     if isinstance(owner, nn.PReLU) or short in ("weight_g", "bias_g"):  # weight_g: size of the old weight_norm
         return "gain"
-    if isinstance(owner, _RECURRENT) and short.rstrip("_").split("_l")[0]:
-        return "bias" if "bias" in short else "matrix" if "weight" in short else _raw(owner, short, p)
+    if isinstance(owner, _FUSED) and ("bias" in short or "weight" in short):  # in_proj_weight, bias_k, weight_hh_l0
+        return "bias" if "bias" in short else "matrix"
     if short.startswith("bias"):
         return "bias"
     if short.startswith("weight"):
