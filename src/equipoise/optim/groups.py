@@ -189,9 +189,7 @@ def _options(argument: str, value: Any) -> dict[str, Any]:
     return dict(value)
 
 
-def _changes(
-    overrides: Mapping[str, str | Mapping[str, Any]], known: Sequence[Known]
-) -> dict[str, dict[str, Any]]:
+def _changes(overrides: Mapping[str, str | Mapping[str, Any]], known: Sequence[Known]) -> dict[str, dict[str, Any]]:
     """What the overrides say about each parameter, later ones over earlier ones."""
     changes: dict[str, dict[str, Any]] = {}
     for pattern, value in overrides.items():

@@ -24,14 +24,14 @@ def kept(model: nn.Module) -> Iterator[Callable[[], None]]:
     buffers = [(b, b.detach().clone()) for _, _, own in modules for b in own.values() if b is not None]
     states = _random_states()
 
-    @torch.no_grad()
+    # Written through .data, so that a graph which somebody else still holds does not see a change.
     def rewind() -> None:
         for module, training, own in modules:
             module.training = training
             module._buffers.clear()
             module._buffers.update(own)
         for buffer, value in buffers:
-            buffer.copy_(value)
+            buffer.data.copy_(value)
         _set_random_states(states)
 
     for p, _, _ in params:
@@ -40,10 +40,9 @@ def kept(model: nn.Module) -> Iterator[Callable[[], None]]:
         yield rewind
     finally:
         rewind()
-        with torch.no_grad():
-            for p, value, grad in params:
-                p.copy_(value)
-                p.grad = grad
+        for p, value, grad in params:
+            p.data.copy_(value)
+            p.grad = grad
 
 
 def _random_states() -> dict[str, Any]:

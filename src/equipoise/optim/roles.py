@@ -22,7 +22,9 @@ _NORMS = (_NormBase, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm)
 _FUSED = (nn.MultiheadAttention, nn.RNNBase, nn.RNNCellBase)
 _NORM_NAME = re.compile(r"Norm(\d[dD])?$")  # RMSNorms of any library; NormalizedLinear is none
 _BIAS = re.compile(r"(^|_)(bias(es)?|beta|shift)(_|\d|$)|^b(\d*|_\w+)$")
-_TOKENS = re.compile(r"(^|_)(emb|embed|embeds|embedding|embeddings|tokens?|prompts?|wte|wpe)$|(^|_)pos(ition(al)?)?(_|$)")
+_TOKENS = re.compile(
+    r"(^|_)(emb|embed|embeds|embedding|embeddings|tokens?|prompts?|wte|wpe)$|(^|_)pos(ition(al)?)?(_|$)"
+)
 _PARAMETRIZED = re.compile(r"^(?:(.*)\.)?parametrizations\.([^.]+)\.(.+)$")
 _SURE_HEAD = re.compile(r"^(\w+_)?head$|^head_\w+$|^(classifier|score|logits)$")
 _MAYBE_HEAD = re.compile(
