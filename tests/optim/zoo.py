@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
+from torch.nn import functional
 
 
 def mlp() -> nn.Module:
@@ -22,8 +22,8 @@ class Block(nn.Module):
         self.short = nn.Sequential(nn.Conv2d(inside, outside, 1, bias=False), norm(outside))
 
     def forward(self, x: Tensor) -> Tensor:
-        y = self.norm2(self.conv2(F.relu(self.norm1(self.conv1(x)))))
-        return F.relu(y + self.short(x))
+        y = self.norm2(self.conv2(functional.relu(self.norm1(self.conv1(x)))))
+        return functional.relu(y + self.short(x))
 
 
 class ChannelNorm(nn.Module):
@@ -35,7 +35,7 @@ class ChannelNorm(nn.Module):
         self.bias = nn.Parameter(torch.zeros(channels, 1, 1))
 
     def forward(self, x: Tensor) -> Tensor:
-        return F.layer_norm(x, x.shape[1:]) * self.weight + self.bias
+        return functional.layer_norm(x, x.shape[1:]) * self.weight + self.bias
 
 
 NORMS: dict[str, Callable[[int], nn.Module]] = {
@@ -55,7 +55,7 @@ class ResNet(nn.Module):
         self.fc = nn.Linear(16, 5)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.fc(self.layers(F.relu(self.norm(self.stem(x)))).mean((2, 3)))
+        return self.fc(self.layers(functional.relu(self.norm(self.stem(x)))).mean((2, 3)))
 
 
 def vgg() -> nn.Module:
@@ -90,7 +90,7 @@ class ViTBlock(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         y = self.norm1(x)
         x = x + self.scale(self.attn(y, y, y, need_weights=False)[0])
-        return x + self.fc2(F.gelu(self.fc1(self.norm2(x))))
+        return x + self.fc2(functional.gelu(self.fc1(self.norm2(x))))
 
 
 class ViT(nn.Module):
@@ -216,6 +216,6 @@ def loss_of(run: Callable[[], Tensor]) -> Callable[[], Tensor]:
 
     def closure() -> Tensor:
         out = run().flatten(0, -2)
-        return F.cross_entropy(out, torch.arange(len(out)) % out.shape[-1])
+        return functional.cross_entropy(out, torch.arange(len(out)) % out.shape[-1])
 
     return closure

@@ -25,8 +25,8 @@ RESERVED = ("params", "param_names", "name")
 class ParamGroups(list[dict[str, Any]]):
     """Parameter groups for any torch optimizer: a list of plain dicts that prints as a table.
 
-    Each group has `params`, `param_names`, `name`, `role`, `rotate`, and what was asked for; `weight_decay` stands in it
-    only where it is not the optimizer's. An optimizer writes its own defaults into the dicts, as torch does, so make
+    Each group has `params`, `param_names`, `name`, `role`, `rotate`, and what was asked for; `weight_decay` stands in
+    it only where it is not the optimizer's. An optimizer writes its own defaults into the dicts, as torch does, so make
     them anew for each optimizer.
 
     Args:
@@ -207,7 +207,8 @@ def _changes(overrides: Mapping[str, str | Mapping[str, Any]], known: Sequence[K
 def _marked(model: nn.Module) -> set[str]:
     """Names that the model's author does not want to decay, as timm's models say."""
     said: Any = getattr(model, "no_weight_decay", None)
-    return set(said()) if callable(said) else set()
+    names: Any = said() if callable(said) else ()
+    return set(names)
 
 
 def _name(groups: Sequence[dict[str, Any]]) -> None:

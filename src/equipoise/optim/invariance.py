@@ -38,7 +38,7 @@ class TensorInvariance:
     neurons: Tensor
     """Which rows are invariant on their own."""
     dead: Tensor
-    """Which rows the loss does not depend on at all, such as tokens that the batch lacks or a bias before a BatchNorm."""
+    """Which rows the loss does not depend on at all: tokens that the batch lacks, a bias before a BatchNorm."""
     residual: float
     """Largest |cos(gradient, weight)| over its parts: 0 where it is invariant, as the gradient is tangent to the
     sphere. Of the whole tensor where it is not."""
@@ -101,26 +101,26 @@ class Invariance(Mapping[str, TensorInvariance]):
 
 
 def scale_invariance(
-    model: nn.Module, closure: Callable[[], Tensor], *, tolerance: float = 1e-3, seed: int = 0
+    model: nn.Module, closure: Callable[[], Tensor], *, tolerance: float = 1e-4, seed: int = 0
 ) -> Invariance:
     """Measure which tensors and neurons can be scaled without changing the loss, and at which granularity.
 
     L(s·w) = L(w) for all s > 0 means ⟨∂L/∂w, w⟩ = 0 at every w (Euler). So the gradient is taken at the weights and at
-    four random points near them, where rows are scaled by factors in [1/2, 2] and turned a little; a part is invariant if
-    |cos(∂L/∂w, w)| ≤ `tolerance` at all of them. One backward pass shows all rows of all tensors. What was found is then
-    really scaled, by 1/2 and 2 at random, and the loss compared.
+    four random points near them, with rows scaled by factors in [1/2, 2] and turned a little; a part is invariant if
+    |cos(∂L/∂w, w)| ≤ `tolerance` at all of them. One backward pass shows all rows of all tensors. What was found is
+    then really scaled, by 1/2 and 2 at random, and the loss compared.
 
-    A norm's eps makes invariance approximate: the residual is about eps over the variance of what is normalised. So the
-    `eps` of every module is a thousandth of itself while measured, and the tolerance allows for the rest. float32 serves;
-    `model.double()` with double inputs is sharper. Rows are those of the first dimension: before a BatchNorm, a
-    transposed convolution is invariant as a whole, as its outputs lie in the second. Rows of one weight have no direction
-    and are not told apart.
+    A norm's eps makes invariance approximate: the residual is about eps over the variance of what is normalised. So
+    the `eps` of every module is a thousandth of itself while measured, and the tolerance allows for the rest. float32
+    serves; `model.double()` with double inputs is sharper. Rows are those of the first dimension: before a BatchNorm, a
+    transposed convolution is invariant as a whole, as its outputs lie in the second. Rows of one weight have no
+    direction and are not told apart.
 
     Weights, gradients, buffers, training mode and random states are put back bit by bit, also if the closure raises.
 
     Args:
-        model: the model, in float32 or float64, in the mode to be looked at: a BatchNorm that evaluates with its running
-            statistics makes nothing invariant.
+        model: the model, in float32 or float64, in the mode to be looked at: a BatchNorm that evaluates with its
+            running statistics makes nothing invariant.
         closure: computes the loss on a fixed batch and returns it; dropout gets the same random state every time.
         tolerance: on |cos(gradient, weight)|.
         seed: of the random points.
@@ -163,12 +163,12 @@ def _judge(work: Probes, name: str) -> TensorInvariance:
     neurons = torch.zeros_like(dead) if vector else (cosine <= work.tolerance) & ~dead
     if bool(dead.all()):
         return TensorInvariance(name, shape, None, False, neurons, dead, math.nan)
-    for bias in dict.fromkeys((None, work.bias_of(name))):
-        parts = work.finest(name, 1 if vector else rows, bias)
-        if parts is not None:
-            residual = float(work.cosines(name, parts, bias)[0].max())
-            granularity = "tensor" if parts == 1 else "neuron" if parts == rows else parts
-            return TensorInvariance(name, shape, granularity, bias is not None, neurons, dead, residual)
+    ways = {bias: work.finest(name, 1 if vector else rows, bias) for bias in (None, work.bias_of(name))}
+    bias, parts = max(ways.items(), key=lambda way: (way[1] or 0, way[0] is None))  # the finest, if possible alone
+    if parts is not None:
+        residual = float(work.cosines(name, parts, bias)[0].max())
+        granularity = "tensor" if parts == 1 else "neuron" if parts == rows else parts
+        return TensorInvariance(name, shape, granularity, bias is not None, neurons, dead, residual)
     return TensorInvariance(name, shape, None, False, neurons, dead, float(work.cosines(name, 1)[0]))
 
 

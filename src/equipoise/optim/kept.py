@@ -1,4 +1,4 @@
-"""Look at a model by running it, and leave no trace: weights, gradients, buffers, modes and random states are put back."""
+"""Run a model and leave no trace: weights, gradients, buffers, modes and random states are put back."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ class Probes:
 
     def __init__(
         self,
-        params: dict[str, Tensor],
+        params: Mapping[str, Tensor],
         closure: Callable[[], Tensor],
         rewind: Callable[[], None],
         tolerance: float,

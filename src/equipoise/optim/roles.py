@@ -15,8 +15,8 @@ from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
 from torch.nn.parameter import is_lazy
 
 ROLES = ("matrix", "conv", "embedding", "head", "gain", "bias")
-"""matrix: linear maps inside the network; conv: convolutions; embedding: tables of tokens and positions; head: the output
-layer; gain: weights of norms, scales, anything else with one dimension; bias: what is added."""
+"""matrix: linear maps inside the network; conv: convolutions; embedding: tables of tokens and positions; head: the
+output layer; gain: weights of norms, scales, anything else with one dimension; bias: what is added."""
 
 _NORMS = (_NormBase, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm)
 _FUSED = (nn.MultiheadAttention, nn.RNNBase, nn.RNNCellBase)
@@ -96,7 +96,7 @@ def _known(model: nn.Module, found: list[tuple[str, Tensor]], heads: set[int]) -
 
 
 def output_dim(module: nn.Module) -> int:
-    """The dimension of a module's weight that counts its outputs: 1 in transposed convolutions and transformers' Conv1D.
+    """The dimension of a module's weight that counts outputs: 1 in transposed convolutions and transformers' Conv1D.
 
     Args:
         module: the module that owns the weight.
