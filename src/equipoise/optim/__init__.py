@@ -14,7 +14,7 @@ from equipoise.optim.controlled import (
     RotationalSGDM,
     RotationalSignSGDM,
 )
-from equipoise.optim.fold import fold
+from equipoise.optim.folding import fold
 from equipoise.optim.gains import Gain, Standardized, add_gains, standardize
 from equipoise.optim.groups import ParamGroups, param_groups
 from equipoise.optim.invariance import Invariance, TensorInvariance, scale_invariance

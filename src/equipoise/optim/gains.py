@@ -1,7 +1,8 @@
 """Learnable gains and weight standardisation, as parametrisations that leave the modules what they are.
 
-A rotational optimizer keeps the norm of the weights it turns. Where that norm matters, because no normalisation follows,
-a learnable gain gives the network its size back (RE sections M and O). `fold` makes plain weights of it for inference.
+A rotational optimizer keeps the norm of the weights it turns. Where that norm matters, because no normalisation
+follows, a learnable gain gives the network its size back (RE sections M and O). `fold` makes plain weights of it for
+inference.
 """
 
 from __future__ import annotations
@@ -140,7 +141,8 @@ def add_gains(
 
     Weights of Linear, convolutions, transformers' Conv1D and MultiheadAttention get one, on the dimension that counts
     outputs; with `embeddings` those of Embedding too, one for each token. Recurrent layers, which keep their weights in
-    a second place, are left out. `fold` takes the gains away again.
+    a second place, are left out. In a grouped transposed convolution the groups share their gains. `fold` takes the
+    gains away again.
 
     Args:
         model: a model or a single module.
@@ -171,7 +173,8 @@ def standardize(model: nn.Module, *, gain: bool = True, modules: str | Sequence[
 
     Args:
         model: a model or a single module.
-        gain: a learnable gain for each output, which starts at the norm of the centred weights; without it the norm is 1.
+        gain: a learnable gain for each output, which starts at the norm of the centred weights; without it the norm
+            is 1.
         modules: names or patterns of the modules.
 
     Returns:

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
 from torch.nn.parameter import is_lazy
+from torch.nn.utils import parametrize
 
 ROLES = ("matrix", "conv", "embedding", "head", "gain", "bias")
 """matrix: linear maps inside the network; conv: convolutions; embedding: tables of tokens and positions; head: the
@@ -116,6 +117,19 @@ def is_transformers_conv1d(module: nn.Module) -> bool:
     return any(c.__name__ == "Conv1D" for c in type(module).__mro__) and not isinstance(module, _ConvNd)
 
 
+def stored(module: nn.Module, name: str) -> Tensor:
+    """A module's tensor as it is stored: under a parametrisation, what it is made from.
+
+    Args:
+        module: the module.
+        name: of the tensor.
+    """
+    if not parametrize.is_parametrized(module, name):
+        return getattr(module, name)
+    lists: Any = module.parametrizations
+    return lists[name].original if lists[name].is_tensor else lists[name].original0
+
+
 def _role(owner: nn.Module, short: str, p: Tensor) -> str:
     """The role of the tensor `short` of a module."""
     if isinstance(owner, _NORMS) or any(_NORM_NAME.search(c.__name__) for c in type(owner).__mro__):
@@ -177,8 +191,8 @@ def _heads(model: nn.Module, head: str | Sequence[str] | None) -> set[int]:
     named = {id(m) for m in (_told(model), *_sure_heads(modules)) if m is not None}
     if named:
         return named
-    tables = {id(m.weight) for m in modules.values() if isinstance(m, nn.Embedding)}
-    tied = {id(m) for m in modules.values() if isinstance(m, nn.Linear) and id(m.weight) in tables}
+    tables = {id(stored(m, "weight")) for m in modules.values() if isinstance(m, nn.Embedding)}
+    tied = {id(m) for m in modules.values() if isinstance(m, nn.Linear) and id(stored(m, "weight")) in tables}
     if tied:
         return tied
     linear = [(n, m) for n, m in modules.items() if _is_linear(m)]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -11,7 +13,7 @@ from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
 from torch.nn.utils import parametrize
 
 from equipoise.optim.gains import own_tensors
-from equipoise.optim.roles import is_transformers_conv1d, unmatched
+from equipoise.optim.roles import is_transformers_conv1d, stored, unmatched
 
 _FEATURE_NORMS = (nn.LayerNorm, nn.RMSNorm)
 _CHANNEL_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.GroupNorm)
@@ -47,7 +49,7 @@ def fold(model: nn.Module, *, norms: bool | Mapping[str, str | Sequence[str]] = 
     for module, names in todo:
         for name in names:
             _fold_one(model, module, name)
-    for norm, layers in pairs or (_neighbours(model) if norms is True else ()):
+    for norm, layers in list(_neighbours(model)) if norms is True else pairs:
         _fold_norm(norm, layers)
     return model
 
@@ -66,18 +68,17 @@ def _fold_one(model: nn.Module, module: nn.Module, name: str) -> None:
 
 
 def _neighbours(model: nn.Module) -> Iterator[tuple[nn.Module, list[nn.Module]]]:
-    """Norms and the layers right after them in a Sequential, where nothing else can use or change what flows between."""
-    uses: dict[int, int] = {}
-    for _, module in model.named_modules(remove_duplicate=False):
-        uses[id(module)] = uses.get(id(module), 0) + 1
+    """Norms and the layers right after them in a Sequential, if nothing else can use or change what flows between."""
+    uses = Counter(id(module) for _, module in model.named_modules(remove_duplicate=False))
+    shared = _shared(model)
     for chain in model.modules():
         if not isinstance(chain, nn.Sequential) or type(chain).forward is not nn.Sequential.forward:
             continue
         pieces = [m for m in chain if not isinstance(m, nn.Identity)]
-        for norm, layer in zip(pieces, pieces[1:], strict=False):
+        for norm, layer in pairwise(pieces):
             plain = type(norm) in (*_FEATURE_NORMS, *_CHANNEL_NORMS)  # a subclass may do anything
             alone = uses[id(norm)] == uses[id(layer)] == 1 and not _hooked(norm) and not _hooked(layer)
-            if plain and alone and _why_not(norm, layer) is None:
+            if plain and alone and _why_not(norm, layer, shared) is None:
                 yield norm, [layer]
 
 
@@ -88,20 +89,26 @@ def _hooked(module: nn.Module) -> bool:
 def _named_pairs(
     model: nn.Module, norms: Mapping[str, str | Sequence[str]]
 ) -> Iterator[tuple[nn.Module, list[nn.Module]]]:
-    modules = dict(model.named_modules())
+    modules, shared = dict(model.named_modules()), _shared(model)
     for name, followers in norms.items():
         names = [followers] if isinstance(followers, str) else list(followers)
         for each in (name, *names):
             if each not in modules:
                 raise ValueError(unmatched("norms", each, modules))
         for follower in names:
-            why = _why_not(modules[name], modules[follower])
+            why = _why_not(modules[name], modules[follower], shared)
             if why is not None:
                 raise ValueError(f"norms: {name} cannot be folded into {follower}: {why}")
         yield modules[name], [modules[n] for n in names]
 
 
-def _why_not(norm: nn.Module, layer: nn.Module) -> str | None:
+def _shared(model: nn.Module) -> set[int]:
+    """Parameters that are used in several places, by id."""
+    every = Counter(id(p) for _, p in model.named_parameters(remove_duplicate=False))
+    return {p for p, count in every.items() if count > 1}
+
+
+def _why_not(norm: nn.Module, layer: nn.Module, shared: set[int]) -> str | None:
     """Why a norm's gain and bias cannot be absorbed exactly, or None."""
     linear = isinstance(layer, nn.Linear) or is_transformers_conv1d(layer)
     if not isinstance(norm, (*_FEATURE_NORMS, *_CHANNEL_NORMS)):
@@ -116,6 +123,9 @@ def _why_not(norm: nn.Module, layer: nn.Module) -> str | None:
         return "it has its gain on the second dimension, a Linear its inputs on the last"
     if foreign := parametrize.is_parametrized(layer) and sorted(set(_chains(layer)) - set(own_tensors(layer))):
         return f"its {foreign[0]} is parametrised by something else"
+    folded_anew = "weight" in own_tensors(layer)  # and so tied no longer
+    if (id(stored(layer, "weight")) in shared and not folded_anew) or id(norm.weight) in shared:
+        return "its weight is tied to another one"
     inputs = _inputs(layer)
     if tuple(norm.weight.shape) != (inputs,):
         return f"must have a gain for each of the {inputs} inputs, not of shape {tuple(norm.weight.shape)}"
