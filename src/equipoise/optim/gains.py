@@ -66,6 +66,7 @@ class Gain(_Scaled):
     def __init__(self, weight: Tensor, *, dim: int = 0, per: str = "neuron", normalize: bool = False):
         super().__init__(weight, dim, per, gain=True)
         self.normalize = normalize
+        self.right_inverse(weight)
 
     def forward(self, weight: Tensor) -> Tensor:
         """The weight that the module computes with.
@@ -105,6 +106,7 @@ class Standardized(_Scaled):
 
     def __init__(self, weight: Tensor, *, dim: int = 0, gain: bool = True):
         super().__init__(weight, dim, "neuron", gain)
+        self.right_inverse(weight)
 
     def forward(self, weight: Tensor) -> Tensor:
         """The weight that the module computes with.
@@ -159,10 +161,13 @@ def add_gains(
     [('parametrizations.weight.original', (2, 3)), ('parametrizations.weight.0.gain', (2, 1))]
     """
     _check.choice("per", per, ("neuron", "tensor"))
-    for module, name, weight in _weights(model, modules, embeddings=embeddings):
-        made = Gain(weight.detach(), dim=output_dim(module), per=per, normalize=normalize)
-        parametrize.register_parametrization(module, name, made, unsafe=True)
-    return model
+    return _registered(
+        model,
+        [
+            (module, name, Gain(weight.detach(), dim=output_dim(module), per=per, normalize=normalize))
+            for module, name, weight in _weights(model, modules, embeddings=embeddings)
+        ],
+    )
 
 
 def standardize(model: nn.Module, *, gain: bool = True, modules: str | Sequence[str] = "*") -> nn.Module:
@@ -184,9 +189,19 @@ def standardize(model: nn.Module, *, gain: bool = True, modules: str | Sequence[
     >>> layer.weight.sum(1).abs().max().item() < 1e-6, layer.weight.norm(dim=1).allclose(torch.ones(2))
     (True, True)
     """
-    for module, name, weight in _weights(model, modules, embeddings=False):
-        made = Standardized(weight.detach(), dim=output_dim(module), gain=gain)
-        parametrize.register_parametrization(module, name, made, unsafe=True)
+    return _registered(
+        model,
+        [
+            (module, name, Standardized(weight.detach(), dim=output_dim(module), gain=gain))
+            for module, name, weight in _weights(model, modules, embeddings=False)
+        ],
+    )
+
+
+def _registered(model: nn.Module, made: Sequence[tuple[nn.Module, str, nn.Module]]) -> nn.Module:
+    for module, name, parametrization in made:
+        # Unsafe means unchecked: torch's check of a second parametrisation would set its gain anew.
+        parametrize.register_parametrization(module, name, parametrization, unsafe=True)
     return model
 
 
