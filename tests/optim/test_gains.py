@@ -78,7 +78,7 @@ LAYERS: list[tuple[nn.Module, tuple[int, ...], int]] = [
 @pytest.mark.parametrize(("layer", "shape", "dim"), LAYERS, ids=lambda x: type(x).__name__)
 def test_a_gain_scales_one_output(layer: nn.Module, shape: tuple[int, ...], dim: int) -> None:
     layer = add_gains(copy.deepcopy(layer).double())
-    layer.bias = None
+    layer.register_parameter("bias", None)
     x = torch.randn(shape, dtype=torch.float64)
     before = layer(x)
     (gain,) = (p for n, p in layer.named_parameters() if n.endswith("gain"))
@@ -172,7 +172,7 @@ def test_what_is_not_ours_stays() -> None:
     fold(model)
     assert parametrize.is_parametrized(model[0])
     assert not parametrize.is_parametrized(model[1])
-    both = parametrizations.weight_norm(nn.Linear(3, 3))
+    both: Any = parametrizations.weight_norm(nn.Linear(3, 3))
     weight = both.weight.detach().clone()
     add_gains(both, normalize=True)
     torch.testing.assert_close(both.weight.detach(), weight)
@@ -192,7 +192,7 @@ CHAINS: dict[str, tuple[nn.Sequential, tuple[int, ...]]] = {
     "no bias yet": (chain(nn.LayerNorm(6), nn.Linear(6, 4, bias=False)), (3, 6)),
     "batch, conv": (chain(nn.BatchNorm2d(6), nn.Conv2d(6, 4, 3)), (3, 6, 5, 5)),
     "groups": (chain(nn.GroupNorm(2, 6), nn.Conv1d(6, 4, 3, groups=2)), (3, 6, 5)),
-    "padded with itself": (chain(nn.BatchNorm2d(6), nn.Conv2d(6, 4, 3, padding=1, padding_mode="circular")), (3, 6, 5, 5)),
+    "padded with itself": (chain(nn.BatchNorm1d(6), nn.Conv1d(6, 4, 3, padding=1, padding_mode="circular")), (3, 6, 5)),
     "with gains": (chain(nn.LayerNorm(6), add_gains(nn.Linear(6, 4))), (3, 6)),
 }  # fmt: skip
 
@@ -213,9 +213,10 @@ def test_transformers_conv1d_takes_a_norm_by_name() -> None:
     model, run = zoo.make("gpt2")
     shaken(model)
     wanted = run().detach()
-    fold(model, norms={"transformer.h.0.ln_1": "transformer.h.0.attn.c_attn", "transformer.h.1.ln_2": ["transformer.h.1.mlp.c_fc"]})  # fmt: skip
+    first, second = "transformer.h.0.", "transformer.h.1."
+    fold(model, norms={f"{first}ln_1": f"{first}attn.c_attn", f"{second}ln_2": [f"{second}mlp.c_fc"]})
     torch.testing.assert_close(run(), wanted)
-    assert bool((model.get_submodule("transformer.h.0.ln_1").weight == 1).all())
+    assert bool((dict(model.named_parameters())[f"{first}ln_1.weight"] == 1).all())
     with pytest.raises(ValueError, match="lm_head: its weight is tied"):
         fold(model, norms={"transformer.ln_f": "lm_head"})
 

@@ -25,7 +25,7 @@ def test_every_parameter_lands_in_one_group_and_norms_and_biases_do_not_decay(na
     params = [p for g in groups for p in g["params"]]
     assert {id(p) for p in params} == {id(p) for p in model.parameters()}
     assert len(params) == len({id(p) for p in params})
-    names = {n: p for n, p in model.named_parameters()}
+    names = dict(model.named_parameters())
     assert all(names[n] is p for g in groups for n, p in zip(g["param_names"], g["params"], strict=True))
     assert len({g["name"] for g in groups}) == len(groups)
     for g in groups:
@@ -102,7 +102,7 @@ class Odd(nn.Module):
         self.rnn = nn.LSTM(4, 4, proj_size=2)
         self.cell = nn.GRUCell(4, 4)
         self.attn = nn.MultiheadAttention(4, 2, kdim=3, add_bias_kv=True)
-        self.norm3 = nn.LayerNorm((4, 2, 2))
+        self.norm3 = nn.LayerNorm([4, 2, 2])
         self.rms = type("LlamaRMSNorm", (zoo.LayerScale,), {})(4)
         self.heads_norm = type("HeadRMSNorm", (Odd2D,), {})()
         self.act = nn.PReLU(4)
@@ -274,7 +274,7 @@ OPTIMIZERS = [torch.optim.AdamW, torch.optim.SGD, eq.AdamW, eq.RotationalAdamW, 
 @pytest.mark.parametrize("make", OPTIMIZERS, ids=lambda m: f"{m.__module__.split('.')[0]}.{m.__name__}")
 @pytest.mark.parametrize("name", ["vit", "gpt2"])
 def test_any_optimizer_takes_them_and_its_state_goes_round(make: Any, name: str) -> None:
-    decay = {} if make is eq.AdamCPR else {"weight_decay": 0.1}
+    decay: dict[str, Any] = {} if make is eq.AdamCPR else {"weight_decay": 0.1}
 
     def start() -> tuple[nn.Module, Any, torch.optim.Optimizer]:
         model, run = zoo.make(name)
