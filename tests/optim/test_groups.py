@@ -8,6 +8,7 @@ import pytest
 import torch
 import zoo
 from torch import nn
+from torch.nn.utils import parametrizations
 
 import equipoise as eq
 from equipoise.optim import ParamGroups, add_gains
@@ -154,8 +155,8 @@ def test_roles_come_from_the_type_of_the_module() -> None:
 
 def test_parametrised_tensors_have_the_role_of_their_module() -> None:
     model = nn.Sequential(
-        nn.utils.parametrizations.weight_norm(nn.Conv1d(3, 4, 2)),
-        nn.utils.parametrizations.spectral_norm(nn.Embedding(5, 4)),
+        parametrizations.weight_norm(nn.Conv1d(3, 4, 2)),
+        parametrizations.spectral_norm(nn.Embedding(5, 4)),
         add_gains(nn.Linear(4, 4)),
         nn.LayerNorm(4),
     )
@@ -170,6 +171,8 @@ def test_parametrised_tensors_have_the_role_of_their_module() -> None:
         "2.bias": "bias",
         "3.bias": "bias",
     }
+    thin = parametrizations.weight_norm(nn.Linear(4, 1, bias=False))  # size and direction both have one dimension
+    assert list(role_of(thin, head=[]).values()) == ["matrix", "gain"]
     assert role_of(model, overrides={"2.weight": "head"})["2.parametrizations.weight.original"] == "head"
 
 
