@@ -23,6 +23,8 @@ if TYPE_CHECKING:
         RotationalSignSGDM,
         SignSGDM,
         Switch,
+        param_groups,
+        scale_invariance,
     )
     from equipoise.planner import plan
 
@@ -45,6 +47,8 @@ _FROM = {
     "RotationalSignSGDM": "optim",
     "SignSGDM": "optim",
     "Switch": "optim",
+    "param_groups": "optim",
+    "scale_invariance": "optim",
 }
 
 __all__ = [
@@ -66,8 +70,10 @@ __all__ = [
     "Switch",
     "__version__",
     "optim",
+    "param_groups",
     "plan",
     "planner",
+    "scale_invariance",
     "schedules",
     "theory",
 ]

@@ -14,6 +14,10 @@ from equipoise.optim.controlled import (
     RotationalSGDM,
     RotationalSignSGDM,
 )
+from equipoise.optim.folding import fold
+from equipoise.optim.gains import Gain, Standardized, add_gains, standardize
+from equipoise.optim.groups import ParamGroups, param_groups
+from equipoise.optim.invariance import Invariance, TensorInvariance, scale_invariance
 from equipoise.optim.moves import Constrain, Decay, Hyperball, Move, Rotate
 from equipoise.optim.optimizers import SGDM, Adam, AdamW, Lion, NormalizedGD, RMSProp, SignSGDM
 from equipoise.optim.rules import Rule
@@ -26,11 +30,14 @@ __all__ = [
     "AdamW",
     "Constrain",
     "Decay",
+    "Gain",
     "Hyperball",
     "HyperballAdamW",
+    "Invariance",
     "Lion",
     "Move",
     "NormalizedGD",
+    "ParamGroups",
     "RMSProp",
     "Rotate",
     "Rotational",
@@ -42,5 +49,12 @@ __all__ = [
     "Rule",
     "RuleOptimizer",
     "SignSGDM",
+    "Standardized",
     "Switch",
+    "TensorInvariance",
+    "add_gains",
+    "fold",
+    "param_groups",
+    "scale_invariance",
+    "standardize",
 ]
