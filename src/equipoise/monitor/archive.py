@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import sqlite3
 import threading
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -70,7 +69,7 @@ class Archive:
         self._bad: dict[str, set[Any]] = {}
         self._lost: str = ""
         self._rescued = False
-        self._layouts: dict[int, Layout] = {}
+        self.layouts: dict[int, Layout] = {}
         self._seen = 0
         self._version: int | None = None
         self._guard = threading.RLock()
@@ -124,7 +123,7 @@ class Archive:
             self._db.close()
         self._db, lost = rescue.rescue(self.directory, error)
         self._rescued, self._version, self._seen = True, None, 0
-        self.records, self.segments, self._layouts = {}, {}, {}
+        self.records, self.segments, self.layouts = {}, {}, {}
         self._lost = f"SQLite says {str(error)!r}; at least {lost} rows are lost"
 
     def _refresh(self, db: sqlite3.Connection) -> None:
@@ -137,10 +136,10 @@ class Archive:
                 continue
             record = self.records[number] = Record(life, kind, key, step, time, json.loads(value))
             if kind == "layout":
-                self._layouts[number] = Layout.from_dict(record.value)
+                self.layouts[number] = Layout.from_dict(record.value)
             elif kind == "segment":
-                if record.value["layout"] in self._layouts:
-                    self.segments[number] = Segment(number, life, self._layouts[record.value["layout"]])
+                if record.value["layout"] in self.layouts:
+                    self.segments[number] = Segment(number, life, self.layouts[record.value["layout"]])
                 else:
                     self.bad("segments", number)
         self.lives = {}
@@ -186,9 +185,10 @@ class Archive:
     def findings(self) -> list[Finding]:
         """What is wrong with the file, and what went wrong when it was written."""
         evidence = [self._lost] if self._lost else []
-        for table, where in Counter({t: len(w) for t, w in self._bad.items()}).items():
-            some = ", ".join(str(w) for w in sorted(self._bad[table], key=str)[:3])
-            evidence.append(f"{where} {table} fail their checksum or are missing ({some}{', …' if where > 3 else ''})")
+        for table, where in self._bad.items():
+            some = ", ".join(str(w) for w in sorted(where, key=str)[:3])
+            more = ", …" if len(where) > 3 else ""
+            evidence.append(f"{len(where)} {table} fail their checksum or are missing (number {some}{more})")
         found = []
         if evidence:
             found.append(

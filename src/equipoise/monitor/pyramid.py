@@ -149,7 +149,7 @@ def encode(bucket: Summary, start: int, dtype: np.dtype[Any]) -> bytes:
 
 def decode(blobs: list[bytes], width: int, dtype: np.dtype[Any]) -> tuple[NDArray[Any], ...]:
     """Low, mean, high and count of the blobs of one tile, a line a bucket."""
-    lines = np.frombuffer(b"".join(blobs), np.uint8).reshape(len(blobs), -1)
+    lines = np.frombuffer(b"".join(blobs), np.uint8).reshape(len(blobs), tile_bytes(width, dtype))
     size = width * dtype.itemsize
     low, mean, high = (
         np.ascontiguousarray(lines[:, i * size : (i + 1) * size]).view(dtype).astype(dtype.newbyteorder("="))

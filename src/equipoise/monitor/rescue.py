@@ -58,12 +58,13 @@ def open_read(directory: Path) -> sqlite3.Connection:
 
 
 def _connect(path: Path, mode: str) -> sqlite3.Connection:
-    return _readable(sqlite3.connect(f"{path.absolute().as_uri()}?{mode}", uri=True, isolation_level=None, timeout=5))
+    uri = f"{path.absolute().as_uri()}?{mode}"
+    return _readable(sqlite3.connect(uri, uri=True, isolation_level=None, timeout=5, check_same_thread=False))
 
 
 def _temporary() -> sqlite3.Connection:
     """An unnamed database that SQLite keeps in memory while it is small, and in a file of its own when it is not."""
-    return _readable(sqlite3.connect("", isolation_level=None))
+    return _readable(sqlite3.connect("", isolation_level=None, check_same_thread=False))
 
 
 def _readable(db: sqlite3.Connection) -> sqlite3.Connection:

@@ -100,7 +100,6 @@ def connect(path: Path) -> sqlite3.Connection:
     """A connection that writes, in WAL mode: readers never wait, and what is committed survives kill -9."""
     db = sqlite3.connect(path, timeout=5, isolation_level=None, check_same_thread=False)
     try:
-        db.execute("PRAGMA page_size = 16384")  # rows are kilobytes: fewer pages to chain
         db.execute("PRAGMA journal_mode = WAL")
         db.execute("PRAGMA synchronous = NORMAL")
     except BaseException:
