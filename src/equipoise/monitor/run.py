@@ -110,7 +110,7 @@ class Follower:
             rows = list(reading.raw_rows(archive, db, segment, start[0], min(stop[0], archive.cutoff(segment.life))))
             if rows:
                 steps, times, values = zip(*rows, strict=True)
-                rewound = archive.lives[segment.life].from_step if 0 < self._life < segment.life else None
+                rewound = steps[0] - 1 if 0 < self._life < segment.life else None
                 found.append(Rows(segment.layout, np.array(steps), np.array(times), np.stack(values), rewound))
                 self._life = segment.life
         self._seen = lines[-1][0] if lines else self._seen
