@@ -20,7 +20,7 @@ def numbers(rows: int, columns: int = 3, seed: int = 0, missing: float = 0.3) ->
 
 
 def write(path: Path, values: np.ndarray, layout: Layout = LAYOUT, first: int = 1, **options: Any) -> None:
-    """Rows at the steps first, first + 1, …"""
+    """Rows at one step after another."""
     with RunWriter(path, layouts=[layout], strict=True, **options) as writer:
         for step, row in enumerate(values, start=first):
             writer.append(step, row)

@@ -54,9 +54,11 @@ def test_resume_at_a_step_supersedes_at_once(tmp_path: Path) -> None:
             writer.append(step, [1, 1, 1])
         writer.finding(finding, step=3)
         writer.finding(finding, step=8)
-    with RunWriter(tmp_path, layouts=[LAYOUT], resume=4, strict=True) as writer:
-        with pytest.raises(ValueError, match=r"step = 4: must be > 4, the last one; if training went back, call rewind"):
-            writer.append(4, [1, 1, 1])
+    with (
+        RunWriter(tmp_path, layouts=[LAYOUT], resume=4, strict=True) as writer,
+        pytest.raises(ValueError, match=r"step = 4: must be > 4, the last one; if training went back, call rewind"),
+    ):
+        writer.append(4, [1, 1, 1])
     with Run.open(tmp_path) as run:
         np.testing.assert_array_equal(run.steps, [1, 2, 3, 4])
         assert run.timeline == [(3, finding)]
@@ -107,14 +109,20 @@ def test_a_wrong_row_is_one_finding(tmp_path: Path, arguments, message: str, cap
 
 
 def test_rows_of_an_unknown_kind_are_refused(tmp_path: Path) -> None:
-    with RunWriter(tmp_path, strict=True) as writer, pytest.raises(ValueError, match="kind = 'main': must have a layout"):
+    with (
+        RunWriter(tmp_path, strict=True) as writer,
+        pytest.raises(ValueError, match="kind = 'main': must have a layout"),
+    ):
         writer.append(1, [1])
 
 
 def test_meta_that_json_cannot_hold(tmp_path: Path) -> None:
     loop: list[object] = []
     loop.append(loop)
-    with RunWriter(tmp_path, strict=True) as writer, pytest.raises(ValueError, match="meta 'x': must be something that"):
+    with (
+        RunWriter(tmp_path, strict=True) as writer,
+        pytest.raises(ValueError, match="meta 'x': must be something that"),
+    ):
         writer.meta("x", loop)
 
 
@@ -226,7 +234,10 @@ os.kill(os.getpid(), 9)
 """
     path = os.pathsep.join([str(Path(__file__).parent), *(p for p in sys.path if p)])
     parent = subprocess.Popen(
-        [sys.executable, "-c", code, str(tmp_path)], stdout=subprocess.PIPE, text=True, env=os.environ | {"PYTHONPATH": path}
+        [sys.executable, "-c", code, str(tmp_path)],
+        stdout=subprocess.PIPE,
+        text=True,
+        env=os.environ | {"PYTHONPATH": path},
     )
     assert parent.stdout is not None
     with parent.stdout:

@@ -1,6 +1,7 @@
 """A process that starts writers and kills them with SIGKILL at random moments, and says what they had handed over.
 
-Arguments: directory, kills, seed. Prints one JSON line a life: where it began, and [step, seconds before the kill] of rows.
+Arguments: directory, kills, seed. Prints one JSON line a life: where it began, and each row's step and its age in
+seconds at the kill.
 """
 
 import json

@@ -138,10 +138,11 @@ class Archive:
             if kind == "layout":
                 self.layouts[number] = Layout.from_dict(record.value)
             elif kind == "segment":
-                if record.value["layout"] in self.layouts:
-                    self.segments[number] = Segment(number, life, self.layouts[record.value["layout"]])
-                else:
+                layout = next((self.layouts[n] for n in record.value["layouts"] if n in self.layouts), None)
+                if layout is None:
                     self.bad("segments", number)
+                else:
+                    self.segments[number] = Segment(number, life, layout)
         self.lives = {}
         for line in db.execute("SELECT * FROM lives ORDER BY life").fetchall():
             life = Life(*line)
@@ -194,7 +195,8 @@ class Archive:
             found.append(
                 Finding(
                     "run-damaged", "warning", str(self.directory), "; ".join(evidence), "a file as it was written",
-                    "the rest is shown; restore the file from a copy if you have one, and check the disk", "docs/run.md",
+                    "the rest is shown; restore the file from a copy if you have one, and check the disk",
+                    "docs/run.md",
                 )
             )  # fmt: skip
         lives = self.lives.values()

@@ -6,8 +6,10 @@ import csv
 import importlib
 import importlib.util
 import os
+import sqlite3
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -51,9 +53,9 @@ def _chunks(
     for segment in list(archive.segments.values()):
         take = [i for i, c in enumerate(segment.layout.columns) if keep(c)]
         end = min(FOREVER if stop is None else stop - 1, archive.cutoff(segment.life))
-        at, lines = start, max(1, size // max(1, len(take)))
+        at, most = start, max(1, size // max(1, len(take)))
         while take and at is not None and at <= end:
-            steps, times, rows, at = archive.read(lambda db, s=segment, a=at, e=end: _some(run, db, s, a, e, lines))
+            steps, times, rows, at = archive.read(partial(_some, run, segment, at, end, most))
             if not rows:
                 break
             values = np.stack(rows)[:, take]
@@ -64,11 +66,13 @@ def _chunks(
             )  # fmt: skip
 
 
-def _some(run: Run, db: Any, segment: Segment, start: int, end: int, lines: int) -> tuple[list, list, list, int | None]:
+def _some(
+    run: Run, segment: Segment, start: int, end: int, most: int, db: sqlite3.Connection
+) -> tuple[list[int], list[float], list[NDArray[Any]], int | None]:
     """At most so many rows, and the step at which the next ones begin."""
     steps, times, rows = [], [], []
     for step, time, row in reading.raw_rows(run._archive, db, segment, start, end):
-        if len(rows) == lines:
+        if len(rows) == most:
             return steps, times, rows, step
         steps.append(step)
         times.append(time)

@@ -70,7 +70,9 @@ class Ledger:
         directory.mkdir(parents=True, exist_ok=True)
         held = schema.lock(directory)
         if held is None:
-            raise RunError(f"{directory}: is being written{_by_whom(directory)}; stop that, or choose another directory")
+            raise RunError(
+                f"{directory}: is being written{_by_whom(directory)}; stop that, or choose another directory"
+            )
         self._lock = held
         try:
             self._db = self._open(directory / schema.FILE, resume)
@@ -78,7 +80,7 @@ class Ledger:
             held.close()
             raise
         self._segments: dict[str, _Segment] = {}
-        self._layouts: dict[str, tuple[int, Layout]] = {}
+        self._layouts: dict[str, tuple[list[int], Layout]] = {}
         self._records: list[tuple[Any, ...]] = []
         self._rows: list[tuple[Any, ...]] = []
         self._buckets: list[tuple[Any, ...]] = []
@@ -148,8 +150,10 @@ class Ledger:
 
     def layout(self, layout: Layout) -> None:
         """Rows of the layout's kind have this layout from now on."""
-        number = self.record("layout", layout.kind, json.dumps(layout.to_dict()))
-        self._layouts[layout.kind] = (number, layout)
+        text = json.dumps(layout.to_dict())
+        # Twice: without its layout no row has a meaning, and it is small beside them.
+        numbers = [self.record("layout", layout.kind, text) for _ in range(2)]
+        self._layouts[layout.kind] = (numbers, layout)
         self._segments.pop(layout.kind, None)
 
     def rewind(self, step: int) -> None:
@@ -166,8 +170,8 @@ class Ledger:
             self.life.from_step = step - 1  # resumed here, as the first row says
         segment = self._segments.get(kind)
         if segment is None:
-            number, layout = self._layouts[kind]
-            value = json.dumps({"life": self.life.life, "layout": number})
+            numbers, layout = self._layouts[kind]
+            value = json.dumps({"life": self.life.life, "layouts": numbers})
             segment = self._segments[kind] = _Segment(self.record("segment", kind, value), layout)
         self._row += 1
         columns = (segment.number, step, when)
@@ -250,7 +254,8 @@ def trouble(where: str, dropped: int, failure: str) -> list[Finding]:
         return [
             Finding(
                 "run-not-written", "warning", where, f"{failure}; {lost}", "every measured row is stored",
-                "make room on the disk or choose a directory that can be written; training is not affected", "docs/run.md",
+                "make room on the disk or choose a directory that can be written; training is not affected",
+                "docs/run.md",
             )
         ]  # fmt: skip
     if dropped:

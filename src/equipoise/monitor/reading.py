@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -71,7 +72,7 @@ class View:
         follows = buckets.seq[1:] == buckets.seq[:-1] + buckets.rows[:-1]
         begins = [0, *(np.flatnonzero(~follows) + 1), len(buckets)] if len(buckets) else []
         parts, at = [], start
-        for begin, end in zip(begins[:-1], begins[1:], strict=True):
+        for begin, end in pairwise(begins):
             if buckets.seq[begin] != 0:
                 parts.append(self._fill(level, at, int(buckets.first[begin]) - 1))
             parts.append(buckets.take(slice(begin, end)))

@@ -18,6 +18,9 @@ KEYS = {"lives": "life", "records": "id", "rows": "id", "buckets": "id"}
 PROBES = 50_000
 """Lines to try one by one behind a damaged place before the rest of a table is given up."""
 
+BLIND_PROBES = 5_000
+"""The same where the end of the table cannot be read either, as in a file that was cut off."""
+
 
 def open_read(directory: Path) -> sqlite3.Connection:
     """A connection that only reads.
@@ -138,10 +141,12 @@ def _next(db: sqlite3.Connection, table: str, key: str, at: int) -> tuple[Any, .
     """The next line behind a damaged place, found by trying number after number."""
     try:
         (end,) = db.execute(f"SELECT max({key}) FROM {table}").fetchone()
-    except sqlite3.DatabaseError:
+    except sqlite3.DatabaseError as error:
+        if "no such" in str(error) or "not a database" in str(error):
+            return None  # not a damaged place: there is no table at all
         end = None
     if not isinstance(end, int):
-        end = at + PROBES
+        end = at + BLIND_PROBES
     for number in range(at + 1, min(end, at + PROBES) + 1):
         try:
             line = db.execute(f"SELECT * FROM {table} WHERE {key} = ?", (number,)).fetchone()

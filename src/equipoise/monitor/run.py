@@ -348,9 +348,7 @@ class Run:
     def _segments(self, kind: str) -> list[Segment]:
         return [s for s in self._archive.segments.values() if s.layout.kind == kind]
 
-    def _choose(
-        self, columns: Sequence[Column] | None, kind: str | None
-    ) -> tuple[list[Segment], Sequence[Column]]:
+    def _choose(self, columns: Sequence[Column] | None, kind: str | None) -> tuple[list[Segment], Sequence[Column]]:
         """The segments that have the columns, and which columns those are."""
         layouts: dict[str, list[Layout]] = {}
         for layout in self._archive.layouts.values():

@@ -62,7 +62,7 @@ def checksum(data: bytes, *columns: Any) -> int:
     """CRC-32 of a blob, continued over the JSON of the other columns, so that a flipped bit in any of them shows.
 
     >>> checksum(b"equipoise", 1, 2.5, None)
-    1713047513
+    3064502490
     """
     return zlib.crc32(json.dumps(columns).encode(), zlib.crc32(data))
 
@@ -110,9 +110,7 @@ def connect(path: Path) -> sqlite3.Connection:
 
 def create(db: sqlite3.Connection) -> None:
     """Make the tables, all or none."""
-    db.executescript(
-        f"BEGIN; {TABLES} PRAGMA user_version = {VERSION}; PRAGMA application_id = {APPLICATION}; COMMIT;"
-    )
+    db.executescript(f"BEGIN; {TABLES} PRAGMA user_version = {VERSION}; PRAGMA application_id = {APPLICATION}; COMMIT;")
     # Into the main file at once, so that a run without its WAL file is still a run.
     db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
 

@@ -101,9 +101,9 @@ class RunWriter:
         try:
             ledger = Ledger(self.path, resume)
         except (OSError, sqlite3.Error) as error:
-            self._fail(error)
             if strict:
                 raise RunError(f"{self.path}: cannot be written ({error})") from None
+            self._fail(error)
             return
         self._thread = threading.Thread(target=self._work, args=(ledger,), name="equipoise-run-writer", daemon=True)
         self._thread.start()
@@ -253,13 +253,14 @@ class RunWriter:
             raise ValueError(f"row has shape {values.shape}: must be ({len(layout)},), as layout {kind!r} says")
         last = self._last.get(kind, self._floor)
         if step <= last:
-            raise ValueError(f"step = {step}: must be > {last}, the last one; if training went back, call rewind() first")
+            raise ValueError(
+                f"step = {step}: must be > {last}, the last one; if training went back, call rewind() first"
+            )
         return step, values.tobytes()
 
     def _refuse(self, error: Exception) -> None:
         if self._strict:
             raise error
-        self._dropped += 1
         if self._refused is None:
             self._refused = Finding(
                 "row-refused", "warning", str(self.path), str(error), "rows that fit their layout, steps that increase",
