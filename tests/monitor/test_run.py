@@ -23,7 +23,7 @@ def test_all_comes_back(tmp_path: Path) -> None:
     layout = make_layout(quantities, tensors, quantiles=(0.1, 0.5))
     slow = Layout((Column("spectral", "w"),), "slow", "float64")
     assert len(layout) == 1 + 2 + 2 * 2 + 2
-    meta = {"lr": 1e-3, "betas": [0.9, 0.999], "name": "Übung", "path": tmp_path}
+    meta = {"lr": 1e-3, "betas": [0.9, 0.999], "name": "Übung", "path": tmp_path, "seed": np.int64(3), "w": np.ones(2)}
     with RunWriter(
         tmp_path / "run", meta=meta, tensors=tensors, quantities=quantities, layouts=[layout, slow], strict=True
     ) as writer:
@@ -33,7 +33,8 @@ def test_all_comes_back(tmp_path: Path) -> None:
             writer.append(step, np.arange(len(layout)) + step, time=1e9 + step)
         writer.append(50, [1 / 3], kind="slow")
     with eq.Run.open(tmp_path / "run") as run:
-        assert run.meta == {"lr": 2e-3, "betas": [0.9, 0.999], "name": "Übung", "path": str(tmp_path)}
+        plain = {"path": str(tmp_path), "seed": 3, "w": [1.0, 1.0]}
+        assert run.meta == {"lr": 2e-3, "betas": [0.9, 0.999], "name": "Übung"} | plain
         assert list(run.tensors.values()) == tensors
         assert list(run.quantities.values()) == quantities
         assert run.kinds == ["main", "slow"]
@@ -74,6 +75,14 @@ def test_a_stale_heartbeat_on_another_machine_is_a_crash(tmp_path: Path) -> None
         assert run.status == "running"  # a fresh sign of life, and nobody here can look for the process
         with sqlite3.connect(tmp_path / "run" / schema.FILE) as db:
             db.execute("UPDATE lives SET heartbeat = heartbeat - 60")
+        db.close()
+        assert run.status == "crashed"
+        with sqlite3.connect(tmp_path / "run" / schema.FILE) as db:
+            db.execute("UPDATE lives SET host = ?, pid = ?", (schema.host(), os.getpid()))
+        db.close()
+        assert run.status == "running"  # the process is there, and may be busy
+        with sqlite3.connect(tmp_path / "run" / schema.FILE) as db:
+            db.execute("UPDATE lives SET heartbeat = heartbeat - 600")
         db.close()
         assert run.status == "crashed"
 

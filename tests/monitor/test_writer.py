@@ -64,6 +64,21 @@ def test_resume_at_a_step_supersedes_at_once(tmp_path: Path) -> None:
         assert run.timeline == [(3, finding)]
 
 
+def test_resume_begins_at_one_step_for_all_kinds(tmp_path: Path) -> None:
+    layouts = [LAYOUT, Layout((Column("x"),), "slow")]
+    with RunWriter(tmp_path, layouts=layouts, strict=True) as writer:
+        for step in range(1, 11):
+            writer.append(step, [1, 1, 1])
+            writer.append(step, [1], kind="slow")
+    with RunWriter(tmp_path, layouts=layouts, resume=True, strict=True) as writer:
+        writer.append(8, [2, 2, 2])
+        with pytest.raises(ValueError, match="step = 7: must be > 7"):
+            writer.append(7, [2], kind="slow")
+        writer.append(8, [2], kind="slow")
+    with Run.open(tmp_path) as run:
+        np.testing.assert_array_equal(run.series("x").values, [1] * 7 + [2])
+
+
 def test_a_second_writer_is_refused(tmp_path: Path) -> None:
     code = "import sys; from equipoise.monitor import RunWriter; RunWriter(sys.argv[1], resume=True)"
     with RunWriter(tmp_path, layouts=[LAYOUT]):

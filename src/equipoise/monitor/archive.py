@@ -6,7 +6,7 @@ import json
 import sqlite3
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -17,6 +17,7 @@ from equipoise.monitor.schema import RunError, checksum
 from equipoise.planner.finding import Finding
 
 T = TypeVar("T")
+LIFE = [column.name for column in fields(Life)]
 FOREVER = 2**62
 """A step after every step."""
 
@@ -70,6 +71,7 @@ class Archive:
         self._lost: str = ""
         self._rescued = False
         self.layouts: dict[int, Layout] = {}
+        self._texts: dict[str, Layout] = {}  # every life says the same layout again
         self._seen = 0
         self._version: int | None = None
         self._guard = threading.RLock()
@@ -90,6 +92,8 @@ class Archive:
         with self._guard:
             try:
                 return self._attempt(job)
+            except UnicodeError as error:  # damage in the names of tables and columns
+                self._rescue(error)
             except sqlite3.ProgrammingError:
                 raise RunError(f"{self.directory}: the run was closed; open it again") from None
             except sqlite3.Error as error:
@@ -123,7 +127,7 @@ class Archive:
             self._db.close()
         self._db, lost = rescue.rescue(self.directory, error)
         self._rescued, self._version, self._seen = True, None, 0
-        self.records, self.segments, self.layouts = {}, {}, {}
+        self.records, self.segments, self.layouts, self._texts = {}, {}, {}, {}
         self._lost = f"SQLite says {str(error)!r}; at least {lost} rows are lost"
 
     def _refresh(self, db: sqlite3.Connection) -> None:
@@ -136,7 +140,9 @@ class Archive:
                 continue
             record = self.records[number] = Record(life, kind, key, step, time, json.loads(value))
             if kind == "layout":
-                self.layouts[number] = Layout.from_dict(record.value)
+                if value not in self._texts:
+                    self._texts[value] = Layout.from_dict(record.value)
+                self.layouts[number] = self._texts[value]
             elif kind == "segment":
                 layout = next((self.layouts[n] for n in record.value["layouts"] if n in self.layouts), None)
                 if layout is None:
@@ -144,7 +150,7 @@ class Archive:
                 else:
                     self.segments[number] = Segment(number, life, layout)
         self.lives = {}
-        for line in db.execute("SELECT * FROM lives ORDER BY life").fetchall():
+        for line in db.execute(f"SELECT {', '.join(LIFE)} FROM lives ORDER BY life").fetchall():
             life = Life(*line)
             whole = isinstance(life.from_step, int | None) and isinstance(life.pid, int)
             numbers = isinstance(life.heartbeat, float) and isinstance(life.dropped, int)
@@ -174,6 +180,10 @@ class Archive:
     def cutoff(self, life: int) -> int:
         """The last step of a life that is shown."""
         return self._cutoffs.get(life, FOREVER)
+
+    def known_layouts(self) -> list[Layout]:
+        """Every layout once."""
+        return list(self._texts.values())
 
     def of_kind(self, kind: str) -> dict[str, Record]:
         """The last word on every key."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -101,12 +102,17 @@ class Layout:
         _check.choice("dtype", self.dtype, DTYPES)
         if not self.columns:
             raise ValueError(f"columns of layout {self.kind!r} = (): must be at least one Column")
-        if len(set(self.columns)) < len(self.columns):
+        if len(self.places) < len(self.columns):
             twice = next(c for i, c in enumerate(self.columns) if c in self.columns[:i])
             raise ValueError(f"columns of layout {self.kind!r} hold {twice} twice: must differ")
 
     def __len__(self) -> int:
         return len(self.columns)
+
+    @cached_property
+    def places(self) -> dict[Column, int]:
+        """Where each column is in a row."""
+        return {column: i for i, column in enumerate(self.columns)}
 
     @property
     def stored(self) -> np.dtype[Any]:

@@ -59,7 +59,7 @@ class View:
 
     def __init__(self, archive: Archive, db: sqlite3.Connection, segment: Segment, columns: Sequence[Column]) -> None:
         self._archive, self._db, self._segment = archive, db, segment
-        places = {column: i for i, column in enumerate(segment.layout.columns)}
+        places = segment.layout.places
         self._take = [places.get(column, 0) for column in columns]
         self._absent = np.array([column not in places for column in columns], bool)
 

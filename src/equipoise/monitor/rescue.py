@@ -109,7 +109,7 @@ def rescue(directory: Path, error: Exception) -> tuple[sqlite3.Connection, int]:
         if not found:
             target.close()
             raise RunError(f"{path}: is damaged and nothing can be read of it ({error}); restore it from a copy")
-    except sqlite3.Error:
+    except (sqlite3.Error, UnicodeError):
         target.close()
         raise RunError(f"{path}: is damaged or is not a run ({error}); restore it from a copy") from None
     finally:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import os
 import sqlite3
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -14,107 +13,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from equipoise.monitor import pyramid, reading, schema
-from equipoise.monitor.archive import FOREVER, Archive, Record, Segment
-from equipoise.monitor.layout import Column, Layout, Quantity, TensorInfo
-from equipoise.monitor.schema import RunError
+from equipoise.monitor.archive import FOREVER, Archive, Record
+from equipoise.monitor.choose import choose
+from equipoise.monitor.follow import Follower
+from equipoise.monitor.layout import Column, Quantity, TensorInfo
+from equipoise.monitor.tables import Series, Table
 from equipoise.planner.finding import Finding
 from equipoise.theory import _check
 
 STALE = 30.0
 """Seconds without a sign of life after which a run counts as crashed."""
 
-
-@dataclass(frozen=True)
-class Table:
-    """Columns over steps, each line a row as measured or the summary of several.
-
-    Attributes:
-        columns: what the columns of the arrays are.
-        steps: the middle of the summarised steps.
-        first: the first of them.
-        last: the last of them.
-        times: when the last was measured, in seconds since 1970.
-        values: mean.
-        low: smallest value.
-        high: largest value.
-        count: how many numbers there were; 0 where the rest is NaN.
-        level: 0 where each line is a row as measured.
-    """
-
-    columns: tuple[Column, ...]
-    steps: NDArray[np.int64]
-    first: NDArray[np.int64]
-    last: NDArray[np.int64]
-    times: NDArray[np.float64]
-    values: NDArray[Any]
-    low: NDArray[Any]
-    high: NDArray[Any]
-    count: NDArray[np.int64]
-    level: int
-
-    def __len__(self) -> int:
-        return len(self.steps)
-
-
-@dataclass(frozen=True)
-class Series(Table):
-    """One column over the steps where it was measured; `steps, values = series` works."""
-
-    def __iter__(self) -> Iterator[NDArray[Any]]:
-        return iter((self.steps, self.values))
-
-
-@dataclass(frozen=True)
-class Rows:
-    """Rows as they were measured, all of one layout.
-
-    Attributes:
-        layout: what the numbers are.
-        steps: step of each row.
-        times: time of each row.
-        values: a line for each row.
-        rewound: forget what was read before of steps after this one; None if there is nothing to forget.
-    """
-
-    layout: Layout
-    steps: NDArray[np.int64]
-    times: NDArray[np.float64]
-    values: NDArray[Any]
-    rewound: int | None = None
-
-
-class Follower:
-    """Gives the rows that came since the last call; see `Run.follow`."""
-
-    def __init__(self, archive: Archive, kind: str) -> None:
-        self._archive, self._kind = archive, kind
-        self._seen = 0
-        self._life = 0
-
-    def read(self, limit: int = 10_000) -> list[Rows]:
-        """New rows, grouped by layout, at most `limit` of them; an empty list when there are none."""
-        return self._archive.read(lambda db: self._read(db, limit))
-
-    def _read(self, db: sqlite3.Connection, limit: int) -> list[Rows]:
-        archive, found = self._archive, []
-        lines = db.execute(
-            "SELECT id, segment FROM rows WHERE id > ? ORDER BY id LIMIT ?", (self._seen, limit)
-        ).fetchall()
-        segments = dict.fromkeys(number for _, number in lines)
-        for number in segments:
-            segment = archive.segments.get(number)
-            if segment is None or segment.layout.kind != self._kind:
-                continue
-            ids = [i for i, s in lines if s == number]
-            (start,), (stop,) = (db.execute("SELECT step FROM rows WHERE id = ?", (i,)) for i in (ids[0], ids[-1]))
-            rows = list(reading.raw_rows(archive, db, segment, start[0], min(stop[0], archive.cutoff(segment.life))))
-            if rows:
-                steps, times, values = zip(*rows, strict=True)
-                rewound = steps[0] - 1 if 0 < self._life < segment.life else None
-                found.append(Rows(segment.layout, np.array(steps), np.array(times), np.stack(values), rewound))
-                self._life = segment.life
-        self._seen = lines[-1][0] if lines else self._seen
-        return found
+STALE_HERE = 600.0
+"""The same where its process is there: it may be stopped, or busy; after this time the process is another one."""
 
 
 class Run:
@@ -176,13 +87,14 @@ class Run:
     def columns(self) -> tuple[Column, ...]:
         """Every column of every kind and layout."""
         self._archive.read(lambda db: None)
-        return tuple(dict.fromkeys(c for layout in self._archive.layouts.values() for c in layout.columns))
+        return tuple(dict.fromkeys(c for layout in self._archive.known_layouts() for c in layout.columns))
 
     @property
     def status(self) -> str:
         """Whether it is "running", "crashed" or "finished", or "empty": finished without a row.
 
-        A run is crashed if it said so, if its process is gone, or if it gave no sign of life for half a minute.
+        A run is crashed if it said so, if its process is gone, or if it gave no sign of life for half a minute (ten
+        minutes while there is a process of its number on this machine).
         """
         rows = self._archive.read(lambda db: db.execute("SELECT 1 FROM rows LIMIT 1").fetchone())
         if not self._archive.lives:
@@ -190,8 +102,9 @@ class Run:
         life = self._archive.lives[max(self._archive.lives)]
         if life.status != "running":
             return life.status if rows or life.status == "crashed" else "empty"
-        gone = schema.alive(life.host, life.pid) is False or time.time() - life.heartbeat > STALE
-        return "crashed" if gone else "running"
+        alive = schema.alive(life.host, life.pid)
+        silent = time.time() - life.heartbeat
+        return "crashed" if alive is False or silent > (STALE_HERE if alive else STALE) else "running"
 
     @property
     def findings(self) -> list[Finding]:
@@ -234,7 +147,7 @@ class Run:
         def job(db: sqlite3.Connection) -> NDArray[np.int64]:
             found: list[int] = []
             for segment in self._archive.segments.values():
-                sql = "SELECT step FROM rows WHERE segment = ? AND step <= ?"
+                sql = "SELECT step FROM rows WHERE segment = ? AND step <= ? AND typeof(step) = 'integer'"
                 found += [s for (s,) in db.execute(sql, (segment.number, self._archive.cutoff(segment.life)))]
             return np.unique(np.array(found, np.int64))
 
@@ -296,14 +209,14 @@ class Run:
             points = _check.whole("points", points, low=1)
 
         def job(db: sqlite3.Connection) -> Table:
-            segments, wanted = self._choose(columns, kind)
+            segments, wanted = choose(self._archive, columns, kind)
             ends = {s: min(last, self._archive.cutoff(s.life)) for s in segments}
             rows = sum(reading.count_rows(db, s, start, ends[s]) for s in segments)
             level = reading.level_for(rows, points)
             parts = [
                 reading.View(self._archive, db, s, wanted).summarise(level, start, ends[s])
                 for s in segments
-                if not set(wanted).isdisjoint(s.layout.columns)
+                if any(column in s.layout.places for column in wanted)
             ]
             found = pyramid.join(parts) if parts else _nothing(len(wanted))
             found = found.take(np.argsort(found.first, kind="stable"))
@@ -345,46 +258,6 @@ class Run:
         self._archive.read(lambda db: None)
         return self._archive.of_kind(kind)
 
-    def _segments(self, kind: str) -> list[Segment]:
-        return [s for s in self._archive.segments.values() if s.layout.kind == kind]
-
-    def _choose(self, columns: Sequence[Column] | None, kind: str | None) -> tuple[list[Segment], Sequence[Column]]:
-        """The segments that have the columns, and which columns those are."""
-        layouts: dict[str, list[Layout]] = {}
-        for layout in self._archive.layouts.values():
-            layouts.setdefault(layout.kind, []).append(layout)
-        if kind is not None and kind not in layouts:
-            raise RunError(f"kind = {kind!r}: the run has {_some(layouts)}")
-        kinds = list(layouts) if kind is None else [kind]
-        known = {k: dict.fromkeys(c for layout in layouts[k] for c in layout.columns) for k in kinds}
-        if columns is None:
-            if len(kinds) != 1:
-                raise RunError(f"kind = None: must be given, as the run has {_some(kinds)}")
-            return self._segments(kinds[0]), list(known[kinds[0]])
-        fits = [k for k in kinds if all(c in known[k] for c in columns)]
-        if not columns or not fits:
-            absent = next((c for c in columns if all(c not in known[k] for k in kinds)), None)
-            if absent is None:
-                raise RunError("columns: must be one or more, and all of one kind")
-            raise RunError(f"{absent}: was not measured; {_near(absent, [c for k in kinds for c in known[k]])}")
-        if len(fits) > 1:
-            raise RunError(f"kind = None: must be given, as {columns[0]} is in {_some(fits)}")
-        return self._segments(fits[0]), columns
-
 
 def _nothing(columns: int) -> pyramid.Summary:
     return pyramid.of_rows([], [], np.empty((0, columns), np.float32))
-
-
-def _near(wanted: Column, known: Sequence[Column]) -> str:
-    """What there is instead of a column, in the order in which people get it wrong."""
-    same = [c for c in known if c.quantity == wanted.quantity]
-    if not same:
-        return f"quantities are {_some(dict.fromkeys(c.quantity for c in known))}"
-    here = [c for c in same if c.tensor == wanted.tensor]
-    return f"there are {_some(str(c) for c in here or same)}"
-
-
-def _some(names: Any) -> str:
-    names = list(names)
-    return (", ".join(names[:8]) + (", …" if len(names) > 8 else "")) or "nothing yet"

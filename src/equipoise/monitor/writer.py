@@ -88,7 +88,7 @@ class RunWriter:
         self._wake = threading.Condition()
         self._queue: list[Callable[[Ledger], object]] = []
         self._bytes = self._put = self._done = 0
-        self._hurry = self._stalled = self._closing = self._closed = False
+        self._hurry = self._stalled = self._closing = self._closed = self._resumed = False
         self._status = "finished"
         self._layouts: dict[str, Layout] = {}
         self._last: dict[str, int] = {}
@@ -105,6 +105,7 @@ class RunWriter:
                 raise RunError(f"{self.path}: cannot be written ({error})") from None
             self._fail(error)
             return
+        self._resumed = ledger.life.life > 1 and isinstance(resume, bool)
         self._thread = threading.Thread(target=self._work, args=(ledger,), name="equipoise-run-writer", daemon=True)
         self._thread.start()
         atexit.register(self._at_exit)
@@ -141,6 +142,8 @@ class RunWriter:
                 return
             self._bytes += len(data)
             self._last[kind] = step
+            if self._resumed:  # no kind of rows may begin before this, or a step would be there twice
+                self._resumed, self._floor = False, step - 1
             self._enqueue(lambda ledger: ledger.row(kind, step, when, data))
 
     def layout(self, layout: Layout) -> None:
@@ -185,9 +188,9 @@ class RunWriter:
         return trouble(str(self.path), self._dropped, self._failure) + refused
 
     def flush(self, timeout: float = 60.0) -> bool:
-        """Wait until all that was appended is stored; False if it is not within the time."""
-        if self._thread is None or not self._usable():
-            return self._thread is None and self._closed
+        """Wait until all that was appended is stored; False if it is not within the time, or if nothing is written."""
+        if not self._usable():
+            return False
         with self._wake:
             wanted = self._put
             self._hurry = True
@@ -285,7 +288,7 @@ class RunWriter:
         if not self._usable():
             return
         try:
-            text = json.dumps(value, default=str)
+            text = json.dumps(value, default=_plain)
         except (TypeError, ValueError) as error:
             self._refuse(ValueError(f"{kind} {key!r}: must be something that JSON can hold ({error})"))
             return
@@ -356,6 +359,11 @@ class RunWriter:
 
 def _now() -> float:
     return time.time()
+
+
+def _plain(value: Any) -> Any:
+    """Arrays and tensors as numbers, and anything else as its text."""
+    return value.tolist() if hasattr(value, "tolist") else str(value)
 
 
 def _inert(path: str) -> RunWriter:
