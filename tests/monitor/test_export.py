@@ -104,8 +104,8 @@ def test_pieces_make_the_same_table(path: Path) -> None:
         whole = list(exporting._chunks(run, lambda _: True, 0, None))
     assert len(pieces) > 20 > len(whole)
     for name in ("steps", "values"):
-        joined = [np.concatenate([getattr(c, name).astype(float) for c in chunks]) for chunks in (pieces, whole)]
-        np.testing.assert_array_equal(*joined)
+        left, right = (np.concatenate([getattr(c, name).astype(float) for c in chunks]) for chunks in (pieces, whole))
+        np.testing.assert_array_equal(left, right)
 
 
 def cli(*arguments: object) -> subprocess.CompletedProcess[str]:

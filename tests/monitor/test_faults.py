@@ -192,11 +192,11 @@ from equipoise.monitor import RunWriter
 writer = RunWriter(sys.argv[1], layouts=[wide(500)], buffer=200_000)
 most = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
 resource.setrlimit(resource.RLIMIT_FSIZE, (1_000_000, most))
-for step in range(1, 3001):
+for step in range(1, 1801):
     writer.append(step, np.full(500, step))
     if step % 100 == 0:
-        writer.flush(0.05)
-    if step == 2500:
+        writer.flush(0.02)
+    if step == 1500:
         resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))
         before = len(writer.findings)
         writer.flush(5)
@@ -215,9 +215,9 @@ print(json.dumps([before, [f.code for f in writer.findings], [f.evidence for f i
         series = run.series("norm", "t3")
         np.testing.assert_array_equal(series.steps, series.values)
         # Room came back: all rows from then on are there.
-        assert set(range(2501, 3001)) <= set(series.steps.tolist())
-        lost = 3000 - len(series)
-        assert 0 < lost < 3000
+        assert set(range(1501, 1801)) <= set(series.steps.tolist())
+        lost = 1800 - len(series)
+        assert 0 < lost < 1800
         assert f"{lost} measured rows are not stored" in evidence[0]
         assert [f.evidence for f in run.check()] == evidence
         assert_summaries_are_right(run, (100, 10))

@@ -17,7 +17,7 @@ import pytest
 from runs import LAYOUT, numbers, write
 
 from equipoise.monitor import Column, Layout, Run, RunError, RunWriter, schema
-from equipoise.monitor.writer import PATIENCE
+from equipoise.monitor.worker import PATIENCE
 from equipoise.planner import Finding
 
 
@@ -102,6 +102,7 @@ def test_a_file_is_not_a_directory(tmp_path: Path) -> None:
         ((1, [1, 2, "x"]), "could not convert string"),
         ((0.5, [1, 2, 3]), "step = 0.5: must be a whole number ≥ 0"),
         ((7, [1, 2, 3]), "step = 7: must be > 7, the last one"),
+        ((10**30, [1, 2, 3]), "must be a whole number < 2"),
     ],
 )
 def test_a_wrong_row_is_one_finding(tmp_path: Path, arguments, message: str, caplog: pytest.LogCaptureFixture) -> None:
@@ -164,7 +165,8 @@ def test_a_stalled_disk_holds_training_up_once_and_is_told(tmp_path: Path, caplo
         start = time.perf_counter()
         writer.append(step, np.full(1000, step))
         slowest = max(slowest, time.perf_counter() - start)
-        assert writer._bytes <= 100_000
+        assert writer._worker is not None
+        assert writer._worker.waiting_bytes <= 100_000
     assert slowest < PATIENCE + 0.5  # once, and what a busy machine adds
     other.execute("ROLLBACK")
     other.close()

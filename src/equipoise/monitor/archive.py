@@ -13,13 +13,11 @@ from typing import Any, TypeVar
 from equipoise.monitor import rescue, schema
 from equipoise.monitor.layout import Layout
 from equipoise.monitor.ledger import Life, trouble
-from equipoise.monitor.schema import RunError, checksum
+from equipoise.monitor.schema import FOREVER, RunError, checksum
 from equipoise.planner.finding import Finding
 
 T = TypeVar("T")
 LIFE = [column.name for column in fields(Life)]
-FOREVER = 2**62
-"""A step after every step."""
 
 
 @dataclass(frozen=True)

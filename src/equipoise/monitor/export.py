@@ -17,9 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from equipoise.monitor import reading
-from equipoise.monitor.archive import FOREVER, Segment
+from equipoise.monitor.archive import Segment
 from equipoise.monitor.layout import Column
-from equipoise.monitor.schema import RunError
+from equipoise.monitor.schema import FOREVER, RunError
 from equipoise.theory import _check
 
 if TYPE_CHECKING:

@@ -13,10 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from equipoise.monitor import pyramid, reading, schema
-from equipoise.monitor.archive import FOREVER, Archive, Record
+from equipoise.monitor.archive import Archive, Record
 from equipoise.monitor.choose import choose
 from equipoise.monitor.follow import Follower
 from equipoise.monitor.layout import Column, Quantity, TensorInfo
+from equipoise.monitor.schema import FOREVER
 from equipoise.monitor.tables import Series, Table
 from equipoise.planner.finding import Finding
 from equipoise.theory import _check

@@ -19,6 +19,9 @@ VERSION = 1
 APPLICATION = 0x45515053
 """`PRAGMA application_id`, the letters EQPS: how a run is told from any other SQLite file."""
 
+FOREVER = 2**62
+"""A step after every step."""
+
 FILE = "run.sqlite"
 LOCK = "run.lock"
 

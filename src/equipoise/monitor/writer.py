@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import atexit
 import json
-import logging
 import os
 import sqlite3
 import sys
-import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -18,20 +16,13 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from equipoise.monitor.layout import Layout, Quantity, TensorInfo, to_json
-from equipoise.monitor.ledger import BEAT, Ledger, trouble
-from equipoise.monitor.schema import RunError
+from equipoise.monitor.ledger import Ledger, trouble
+from equipoise.monitor.schema import FOREVER, RunError
+from equipoise.monitor.worker import Trouble, Worker, log
 from equipoise.planner.finding import Finding
 from equipoise.theory import _check
 
-INTERVAL = 0.2
-"""Seconds between commits: kill -9 loses the rows of less than half a second."""
-
-PATIENCE = 0.05
-"""Seconds that a full buffer may hold up training, once for each time that it fills."""
-
 STATUSES = ("finished", "crashed")
-
-log = logging.getLogger("equipoise.monitor")
 
 
 class RunWriter:
@@ -82,32 +73,26 @@ class RunWriter:
             raise RunError(f"path = {str(path)!r}: is a file; must be a directory, or the name of one to make")
         if not isinstance(resume, bool):
             resume = _check.whole("resume", resume)
-        self._limit = _check.whole("buffer", buffer, low=1)
+        limit = _check.whole("buffer", buffer, low=1)
         self._strict = strict
         self._pid = os.getpid()
-        self._wake = threading.Condition()
-        self._queue: list[Callable[[Ledger], object]] = []
-        self._bytes = self._put = self._done = 0
-        self._hurry = self._stalled = self._closing = self._closed = self._resumed = False
-        self._status = "finished"
+        self._closed = False
         self._layouts: dict[str, Layout] = {}
         self._last: dict[str, int] = {}
         self._floor = -1 if isinstance(resume, bool) else resume
-        self._dropped = 0
-        self._failure = ""
-        self._error: Exception | None = None
+        self._resumed = False
+        self._trouble = Trouble(self.path)
         self._refused: Finding | None = None
-        self._thread: threading.Thread | None = None
+        self._worker: Worker | None = None
         try:
             ledger = Ledger(self.path, resume)
         except (OSError, sqlite3.Error) as error:
             if strict:
                 raise RunError(f"{self.path}: cannot be written ({error})") from None
-            self._fail(error)
+            self._trouble.fail(error)
             return
         self._resumed = ledger.life.life > 1 and isinstance(resume, bool)
-        self._thread = threading.Thread(target=self._work, args=(ledger,), name="equipoise-run-writer", daemon=True)
-        self._thread.start()
+        self._worker = Worker(ledger, self._trouble, limit)
         atexit.register(self._at_exit)
         self.describe(tensors=tensors, quantities=quantities)
         for key, value in (meta or {}).items():
@@ -126,32 +111,28 @@ class RunWriter:
             kind: which layout.
             time: seconds since 1970; now if not given.
         """
-        if not self._usable():
+        worker = self._usable()
+        if worker is None:
             if not self._closed and os.getpid() == self._pid:
-                self._dropped += 1
+                self._trouble.dropped += 1
             return
         try:
             step, data = self._checked(step, row, kind)
-            when = _now() if time is None else float(time)
+            when = _now() if time is None else _check.number("time", time)
         except (TypeError, ValueError) as error:
             self._refuse(error)
             return
-        with self._wake:
-            if self._bytes + len(data) > self._limit and self._bytes and not self._room(len(data)):
-                self._dropped += 1
-                return
-            self._bytes += len(data)
+        if worker.put(lambda ledger: ledger.row(kind, step, when, data), len(data)):
             self._last[kind] = step
             if self._resumed:  # no kind of rows may begin before this, or a step would be there twice
                 self._resumed, self._floor = False, step - 1
-            self._enqueue(lambda ledger: ledger.row(kind, step, when, data))
 
     def layout(self, layout: Layout) -> None:
         """Rows of the layout's kind have these columns from now on. Tensors may come late."""
-        if self._usable():
-            with self._wake:
-                self._layouts[layout.kind] = layout
-                self._enqueue(lambda ledger: ledger.layout(layout))
+        worker = self._usable()
+        if worker is not None:
+            self._layouts[layout.kind] = layout
+            worker.put(lambda ledger: ledger.layout(layout))
 
     def describe(self, *, tensors: Sequence[TensorInfo] = (), quantities: Sequence[Quantity] = ()) -> None:
         """Say what tensors and quantities are; a later word on the same name replaces the earlier one."""
@@ -170,34 +151,30 @@ class RunWriter:
 
     def rewind(self, step: int) -> None:
         """Training went back to a step, as when a checkpoint is loaded: what was stored after it is superseded."""
-        if self._usable():
-            try:
-                step = _check.whole("step", step)
-            except ValueError as error:
-                self._refuse(error)
-                return
-            with self._wake:
-                self._last.clear()
-                self._floor = step
-                self._enqueue(lambda ledger: ledger.rewind(step))
+        worker = self._usable()
+        if worker is None:
+            return
+        try:
+            step = _step(step)
+        except ValueError as error:
+            self._refuse(error)
+            return
+        self._last.clear()
+        self._floor = step
+        worker.put(lambda ledger: ledger.rewind(step))
 
     @property
     def findings(self) -> list[Finding]:
         """What went wrong with the writing itself; empty when all is well."""
         refused = [] if self._refused is None else [self._refused]
-        return trouble(str(self.path), self._dropped, self._failure) + refused
+        return trouble(str(self.path), self._trouble.dropped, self._trouble.failure) + refused
 
     def flush(self, timeout: float = 60.0) -> bool:
         """Wait until all that was appended is stored; False if it is not within the time, or if nothing is written."""
-        if not self._usable():
-            return False
-        with self._wake:
-            wanted = self._put
-            self._hurry = True
-            self._wake.notify_all()
-            done = self._wake.wait_for(lambda: self._done >= wanted or not self._alive(), timeout)
-        self._usable()
-        return done and self._done >= wanted
+        worker = self._usable()
+        done = worker is not None and worker.flush(timeout)
+        self._raise_if_strict()
+        return done
 
     def close(self, status: str = "finished", timeout: float = 60.0) -> None:
         """Store what waits, say how the run ended, and let go. More calls do nothing.
@@ -210,16 +187,10 @@ class RunWriter:
         if self._closed or os.getpid() != self._pid:
             return
         self._closed = True
-        if self._thread is None:
-            return
-        with self._wake:
-            self._status, self._closing = status, True
-            self._wake.notify_all()
-        self._thread.join(timeout)
-        if self._thread.is_alive():
-            self._fail(TimeoutError(f"the disk did not answer within {timeout:g} s"))
-        atexit.unregister(self._at_exit)
-        self._raise_if_strict()
+        if self._worker is not None:
+            self._worker.close(status, timeout)
+            atexit.unregister(self._at_exit)
+            self._raise_if_strict()
 
     def __enter__(self) -> Self:
         return self
@@ -231,22 +202,21 @@ class RunWriter:
         # A model that carries hooks must stay copyable, and its copies must not write.
         return _inert, (str(self.path),)
 
-    # On the side of training
-
-    def _usable(self) -> bool:
-        """Whether this process is the one that writes, and still does."""
+    def _usable(self) -> Worker | None:
+        """The worker, if this process is the one that writes, and still does."""
         if os.getpid() != self._pid:
-            return False  # forked: the thread and the lock stayed behind
+            return None  # forked: the thread and the lock stayed behind
         self._raise_if_strict()
-        return not self._closed and self._thread is not None
+        return None if self._closed else self._worker
 
     def _raise_if_strict(self) -> None:
-        if self._strict and self._error is not None:
-            error, self._error = self._error, None
+        error = self._trouble.error
+        if self._strict and error is not None:
+            self._trouble.error = None
             raise RunError(f"{self.path}: cannot be written ({error})") from error
 
     def _checked(self, step: int, row: ArrayLike, kind: str) -> tuple[int, bytes]:
-        step = _check.whole("step", step)
+        step = _step(step)
         layout = self._layouts.get(kind)
         if layout is None:
             raise ValueError(f"kind = {kind!r}: must have a layout before its first row; call layout() first")
@@ -272,93 +242,33 @@ class RunWriter:
             log.warning("%s: a row is not stored: %s", self.path, error)
             self.finding(self._refused)
 
-    def _room(self, size: int) -> bool:
-        """Wait a little for room in the buffer; not again until there was some."""
-        if not self._stalled:
-            self._hurry = True
-            self._wake.notify_all()
-            if self._wake.wait_for(lambda: self._bytes + size <= self._limit, PATIENCE):
-                return True
-            self._stalled = True
-            if not self._dropped:
-                log.warning("%s: the disk is slower than training; rows are left out", self.path)
-        return self._bytes + size <= self._limit
-
     def _record(self, kind: str, key: str, value: Any, step: int | None = None) -> None:
-        if not self._usable():
+        worker = self._usable()
+        if worker is None:
             return
         try:
             text = json.dumps(value, default=_plain)
-        except (TypeError, ValueError) as error:
+            name = str(key).encode("utf-8", "replace").decode()
+            at = None if step is None else _step(step)
+        except (TypeError, ValueError, RecursionError) as error:
             self._refuse(ValueError(f"{kind} {key!r}: must be something that JSON can hold ({error})"))
             return
-        with self._wake:
-            self._enqueue(lambda ledger: ledger.record(kind, key, text, step))
-
-    def _enqueue(self, job: Callable[[Ledger], object]) -> None:
-        self._queue.append(job)
-        self._put += 1
-        if self._bytes > self._limit // 2 and not self._hurry:
-            self._hurry = True
-            self._wake.notify_all()
+        worker.put(lambda ledger: ledger.record(kind, name, text, at))
 
     def _at_exit(self) -> None:
         # The interpreter leaves the exception that ended the program here.
         self.close("crashed" if getattr(sys, "last_value", None) is not None else "finished")
 
-    # On the side of the thread
-
-    def _alive(self) -> bool:
-        return self._thread is not None and self._thread.is_alive()
-
-    def _fail(self, error: Exception) -> None:
-        self._error = error
-        if not self._failure:
-            self._failure = f"{type(error).__name__}: {error}"
-            log.warning("%s: the run cannot be written, training goes on: %s", self.path, error)
-
-    def _work(self, ledger: Ledger) -> None:
-        closing = False
-        while not closing:
-            with self._wake:
-                self._wake.wait_for(lambda: self._hurry or self._closing, INTERVAL)
-                jobs, self._queue = self._queue, []
-                self._bytes, self._hurry, self._stalled = 0, False, False
-                closing = self._closing
-                self._wake.notify_all()
-            try:
-                for job in jobs:
-                    job(ledger)
-            except Exception as error:  # a bug of ours must not end the thread: it would look as if all was well
-                log.exception("%s", self.path)
-                self._fail(error)
-            self._store(ledger, len(jobs), closing)
-        # Whoever waits in flush() must hear that nothing more comes.
-        with self._wake:
-            self._wake.notify_all()
-
-    def _store(self, ledger: Ledger, jobs: int, closing: bool) -> None:
-        """Commit; on failure keep rows for another try while they fit into the buffer."""
-        ledger.note(self._dropped, self._failure)
-        try:
-            if closing:
-                ledger.close(self._status)
-            elif jobs or ledger.staged_bytes or time.monotonic() - ledger.committed > BEAT:
-                ledger.commit()
-        except (OSError, sqlite3.Error) as error:
-            self._fail(error)
-            if closing or ledger.staged_bytes > self._limit:
-                dropped = ledger.drop_rows()
-                with self._wake:
-                    self._dropped += dropped
-            return
-        with self._wake:
-            self._done = self._put - len(self._queue)
-            self._wake.notify_all()
-
 
 def _now() -> float:
     return time.time()
+
+
+def _step(value: Any) -> int:
+    step = _check.whole("step", value)
+    if step >= FOREVER:
+        raise ValueError(f"step = {value!r}: must be a whole number < 2^62")
+    return step
 
 
 def _plain(value: Any) -> Any:
@@ -370,7 +280,7 @@ def _inert(path: str) -> RunWriter:
     """A writer that does nothing: what a copy of one becomes."""
     writer = object.__new__(RunWriter)
     vars(writer).update(
-        path=Path(path), _pid=os.getpid(), _strict=False, _error=None, _closed=True, _thread=None, _dropped=0,
-        _failure="", _refused=None,
+        path=Path(path), _pid=os.getpid(), _strict=False, _closed=True, _worker=None, _trouble=Trouble(Path(path)),
+        _refused=None,
     )  # fmt: skip
     return writer
