@@ -23,7 +23,8 @@ MAY_IMPORT = {
     "schedules": {"theory"},
     "optim": {"theory", "schedules"},
     "planner": {"theory", "schedules"},
-    "cli": {"theory", "schedules", "planner"},
+    "monitor": {"theory", "schedules", "planner"},
+    "cli": {"theory", "schedules", "planner", "monitor"},
 }
 """What each part may import of the others. Every part must be listed."""
 

@@ -5,7 +5,8 @@ from typing import TYPE_CHECKING, Any
 from equipoise._version import __version__
 
 if TYPE_CHECKING:
-    from equipoise import optim, planner, schedules, theory
+    from equipoise import monitor, optim, planner, schedules, theory
+    from equipoise.monitor import Run
     from equipoise.optim import (
         SGDM,
         Adam,
@@ -28,8 +29,9 @@ if TYPE_CHECKING:
     )
     from equipoise.planner import plan
 
-_MODULES = ("optim", "planner", "schedules", "theory")
+_MODULES = ("monitor", "optim", "planner", "schedules", "theory")
 _FROM = {
+    "Run": "monitor",
     "plan": "planner",
     "SGDM": "optim",
     "Adam": "optim",
@@ -66,9 +68,11 @@ __all__ = [
     "RotationalLion",
     "RotationalSGDM",
     "RotationalSignSGDM",
+    "Run",
     "SignSGDM",
     "Switch",
     "__version__",
+    "monitor",
     "optim",
     "param_groups",
     "plan",

@@ -239,6 +239,26 @@ def transfer(
     _print_json(moved.to_dict()) if json else _print(render_transfer(moved))
 
 
+@app.command()
+def export(
+    run: Annotated[Path, typer.Argument(help="Directory of a run.")],
+    to: Annotated[str, typer.Option(help="parquet or csv.")] = "csv",
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="File to write; the run's name beside it if not given.")
+    ] = None,
+) -> None:
+    """Write all that a run measured as one table, a line a number."""
+    from equipoise.monitor.export import write
+    from equipoise.monitor.run import Run
+
+    with Run.open(run) as opened:
+        target, lines = write(opened, to, output)
+        typer.echo(f"{lines:,} numbers in {target}")
+        for finding in opened.findings:
+            if finding.code == "run-damaged":
+                typer.echo(f"equipoise: {finding.evidence}", err=True)
+
+
 def _comparison(plans: Any) -> Any:
     from equipoise.planner.show import render_comparison
 

@@ -1,0 +1,45 @@
+"""Read what is new in a run, at the cost of what is new."""
+
+from __future__ import annotations
+
+import sqlite3
+
+import numpy as np
+
+from equipoise.monitor import reading
+from equipoise.monitor.archive import Archive
+from equipoise.monitor.tables import Rows
+
+
+class Follower:
+    """Gives the rows that came since the last call; see `Run.follow`."""
+
+    def __init__(self, archive: Archive, kind: str) -> None:
+        self._archive, self._kind = archive, kind
+        self._seen = 0
+        self._life = 0
+
+    def read(self, limit: int = 10_000) -> list[Rows]:
+        """New rows, grouped by layout, at most `limit` of them; an empty list when there are none."""
+        return self._archive.read(lambda db: self._read(db, limit))
+
+    def _read(self, db: sqlite3.Connection, limit: int) -> list[Rows]:
+        archive, found = self._archive, []
+        lines = db.execute(
+            "SELECT id, segment FROM rows WHERE id > ? ORDER BY id LIMIT ?", (self._seen, limit)
+        ).fetchall()
+        segments = dict.fromkeys(number for _, number in lines)
+        for number in segments:
+            segment = archive.segments.get(number)
+            if segment is None or segment.layout.kind != self._kind:
+                continue
+            ids = [i for i, s in lines if s == number]
+            (start,), (stop,) = (db.execute("SELECT step FROM rows WHERE id = ?", (i,)) for i in (ids[0], ids[-1]))
+            rows = list(reading.raw_rows(archive, db, segment, start[0], min(stop[0], archive.cutoff(segment.life))))
+            if rows:
+                steps, times, values = zip(*rows, strict=True)
+                rewound = steps[0] - 1 if 0 < self._life < segment.life else None
+                found.append(Rows(segment.layout, np.array(steps), np.array(times), np.stack(values), rewound))
+                self._life = segment.life
+        self._seen = lines[-1][0] if lines else self._seen
+        return found

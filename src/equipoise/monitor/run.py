@@ -1,0 +1,264 @@
+"""Read a run, while it is written or long after. Needs numpy, and not torch."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from equipoise.monitor import pyramid, reading, schema
+from equipoise.monitor.archive import Archive, Record
+from equipoise.monitor.choose import choose
+from equipoise.monitor.follow import Follower
+from equipoise.monitor.layout import Column, Quantity, TensorInfo
+from equipoise.monitor.schema import FOREVER
+from equipoise.monitor.tables import Series, Table
+from equipoise.planner.finding import Finding
+from equipoise.theory import _check
+
+STALE = 30.0
+"""Seconds without a sign of life after which a run counts as crashed."""
+
+STALE_HERE = 600.0
+"""The same where its process is there: it may be stopped, or busy; after this time the process is another one."""
+
+
+class Run:
+    """A run: what was measured, what is known about it, and how it is. Open one with `Run.open`.
+
+    It may be open while it is written: every call sees the newest state.
+    """
+
+    def __init__(self, archive: Archive) -> None:
+        self._archive = archive
+        self.path = archive.directory
+
+    @staticmethod
+    def open(path: str | os.PathLike[str]) -> Run:
+        """Open the run in a directory.
+
+        Raises:
+            RunError: there is none, it is of a newer version, or nothing of it can be read. Damage that leaves
+                something to read is a finding instead.
+        """
+        return Run(Archive(Path(path)))
+
+    def close(self) -> None:
+        """Let go of the file."""
+        self._archive.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"Run({str(self.path)!r}, {self.status}, {len(self.steps)} steps)"
+
+    # What is known about it
+
+    @property
+    def meta(self) -> dict[str, Any]:
+        """What the writer said about the run."""
+        return {key: record.value for key, record in self._of_kind("meta").items()}
+
+    @property
+    def tensors(self) -> dict[str, TensorInfo]:
+        """The watched tensors, by name."""
+        return {key: TensorInfo(name=key, **record.value) for key, record in self._of_kind("tensor").items()}
+
+    @property
+    def quantities(self) -> dict[str, Quantity]:
+        """What was measured, by name."""
+        return {key: Quantity(name=key, **record.value) for key, record in self._of_kind("quantity").items()}
+
+    @property
+    def kinds(self) -> list[str]:
+        """The kinds of rows."""
+        return list(self._of_kind("layout"))
+
+    @property
+    def columns(self) -> tuple[Column, ...]:
+        """Every column of every kind and layout."""
+        self._archive.read(lambda db: None)
+        return tuple(dict.fromkeys(c for layout in self._archive.known_layouts() for c in layout.columns))
+
+    @property
+    def status(self) -> str:
+        """Whether it is "running", "crashed" or "finished", or "empty": finished without a row.
+
+        A run is crashed if it said so, if its process is gone, or if it gave no sign of life for half a minute (ten
+        minutes while there is a process of its number on this machine).
+        """
+        rows = self._archive.read(lambda db: db.execute("SELECT 1 FROM rows LIMIT 1").fetchone())
+        if not self._archive.lives:
+            return "crashed"
+        life = self._archive.lives[max(self._archive.lives)]
+        if life.status != "running":
+            return life.status if rows or life.status == "crashed" else "empty"
+        alive = schema.alive(life.host, life.pid)
+        silent = time.time() - life.heartbeat
+        return "crashed" if alive is False or silent > (STALE_HERE if alive else STALE) else "running"
+
+    @property
+    def findings(self) -> list[Finding]:
+        """What the writer found, and what reading found to be wrong with the file so far."""
+        return [finding for _, finding in self.timeline] + self._archive.findings()
+
+    @property
+    def timeline(self) -> list[tuple[int | None, Finding]]:
+        """What the writer found, each with its step, without what a later life supersedes."""
+        self._archive.read(lambda db: None)
+        records = [r for r in self._archive.records.values() if r.kind == "finding"]
+        shown = [r for r in records if r.step is None or r.step <= self._archive.cutoff(r.life)]
+        return [(r.step, Finding(**r.value)) for r in shown]
+
+    def check(self) -> list[Finding]:
+        """Read everything and compare every checksum; returns the findings about the file. Takes as long as reading."""
+
+        def job(db: sqlite3.Connection) -> None:
+            for (line,) in db.execute("PRAGMA integrity_check").fetchall():
+                if line != "ok":
+                    raise sqlite3.DatabaseError(line.splitlines()[-1])
+            archive, numbers = self._archive, 0
+            for (number,) in db.execute("SELECT id FROM rows ORDER BY id"):
+                for missing in range(numbers + 1, number):
+                    archive.bad("rows", missing)
+                numbers = number
+            for segment in archive.segments.values():
+                for _ in reading.raw_rows(archive, db, segment, 0, FOREVER):
+                    pass
+
+        self._archive.read(job)
+        return self._archive.findings()
+
+    # What was measured
+
+    @property
+    def steps(self) -> NDArray[np.int64]:
+        """Every measured step, of any kind, in order."""
+
+        def job(db: sqlite3.Connection) -> NDArray[np.int64]:
+            found: list[int] = []
+            for segment in self._archive.segments.values():
+                sql = "SELECT step FROM rows WHERE segment = ? AND step <= ? AND typeof(step) = 'integer'"
+                found += [s for (s,) in db.execute(sql, (segment.number, self._archive.cutoff(segment.life)))]
+            return np.unique(np.array(found, np.int64))
+
+        return self._archive.read(job)
+
+    def series(
+        self,
+        quantity: str,
+        tensor: str | None = None,
+        *,
+        quantile: float | None = None,
+        neuron: int | None = None,
+        kind: str | None = None,
+        start: int = 0,
+        stop: int | None = None,
+        points: int | None = None,
+    ) -> Series:
+        """One quantity over the steps where it was measured.
+
+        Args:
+            quantity: its name.
+            tensor: name of the tensor; None for a quantity of the whole run.
+            quantile: which quantile over neurons.
+            neuron: which sampled neuron.
+            kind: which kind of rows, where more than one has it.
+            start: first step.
+            stop: step to stop before; None for no end.
+            points: give summaries of several steps (`values` is the mean, `low` and `high` the extremes) so that there
+                are about this many at most. Reads little, however long the run. None gives every step.
+        """
+        column = Column(quantity, tensor, quantile, neuron)
+        table = self.table([column], kind=kind, start=start, stop=stop, points=points)
+        there = table.count[:, 0] > 0
+        arrays = {n: getattr(table, n)[there] for n in ("steps", "first", "last", "times")}
+        squeezed = {n: getattr(table, n)[there, 0] for n in ("values", "low", "high", "count")}
+        return Series(columns=table.columns, level=table.level, **arrays, **squeezed)
+
+    def table(
+        self,
+        columns: Sequence[Column] | None = None,
+        *,
+        kind: str | None = None,
+        start: int = 0,
+        stop: int | None = None,
+        points: int | None = None,
+    ) -> Table:
+        """Several columns of one kind at once, a column of the arrays for each.
+
+        Args:
+            columns: which; None for all of the kind.
+            kind: which kind of rows; None for the one that has the columns.
+            start: first step.
+            stop: step to stop before; None for no end.
+            points: as in `series`.
+        """
+        start = _check.whole("start", start)
+        last = FOREVER if stop is None else _check.whole("stop", stop) - 1
+        if points is not None:
+            points = _check.whole("points", points, low=1)
+
+        def job(db: sqlite3.Connection) -> Table:
+            segments, wanted = choose(self._archive, columns, kind)
+            ends = {s: min(last, self._archive.cutoff(s.life)) for s in segments}
+            rows = sum(reading.count_rows(db, s, start, ends[s]) for s in segments)
+            level = reading.level_for(rows, points)
+            parts = [
+                reading.View(self._archive, db, s, wanted).summarise(level, start, ends[s])
+                for s in segments
+                if any(column in s.layout.places for column in wanted)
+            ]
+            found = pyramid.join(parts) if parts else _nothing(len(wanted))
+            found = found.take(np.argsort(found.first, kind="stable"))
+            middle = (found.first + found.last) // 2
+            return Table(
+                tuple(wanted), middle, found.first, found.last, found.time, found.mean, found.low, found.high,
+                found.count, level,
+            )  # fmt: skip
+
+        return self._archive.read(job)
+
+    def follow(self, kind: str = "main") -> Follower:
+        """Read what is new, again and again, at the cost of what is new."""
+        return Follower(self._archive, kind)
+
+    def frame(
+        self,
+        quantity: str | Sequence[str] | None = None,
+        tensor: str | Sequence[str] | None = None,
+        *,
+        start: int = 0,
+        stop: int | None = None,
+        backend: str | None = None,
+    ) -> Any:
+        """A tidy data frame: one line a measured number, with step, time, quantity, tensor, quantile, neuron, value.
+
+        Args:
+            quantity: only this one, or these.
+            tensor: only this one, or these.
+            start: first step.
+            stop: step to stop before; None for no end.
+            backend: "pandas" or "polars"; None takes whichever is installed.
+        """
+        from equipoise.monitor.export import frame
+
+        return frame(self, quantity=quantity, tensor=tensor, start=start, stop=stop, backend=backend)
+
+    def _of_kind(self, kind: str) -> dict[str, Record]:
+        self._archive.read(lambda db: None)
+        return self._archive.of_kind(kind)
+
+
+def _nothing(columns: int) -> pyramid.Summary:
+    return pyramid.of_rows([], [], np.empty((0, columns), np.float32))

@@ -1,0 +1,71 @@
+"""What reading gives: numbers over steps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from equipoise.monitor.layout import Column, Layout
+
+
+@dataclass(frozen=True)
+class Table:
+    """Columns over steps, each line a row as measured or the summary of several.
+
+    Attributes:
+        columns: what the columns of the arrays are.
+        steps: the middle of the summarised steps.
+        first: the first of them.
+        last: the last of them.
+        times: when the last was measured, in seconds since 1970.
+        values: mean.
+        low: smallest value.
+        high: largest value.
+        count: how many numbers there were; 0 where the rest is NaN.
+        level: 0 where each line is a row as measured.
+    """
+
+    columns: tuple[Column, ...]
+    steps: NDArray[np.int64]
+    first: NDArray[np.int64]
+    last: NDArray[np.int64]
+    times: NDArray[np.float64]
+    values: NDArray[Any]
+    low: NDArray[Any]
+    high: NDArray[Any]
+    count: NDArray[np.int64]
+    level: int
+
+    def __len__(self) -> int:
+        return len(self.steps)
+
+
+@dataclass(frozen=True)
+class Series(Table):
+    """One column over the steps where it was measured; `steps, values = series` works."""
+
+    def __iter__(self) -> Iterator[NDArray[Any]]:
+        return iter((self.steps, self.values))
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Rows as they were measured, all of one layout.
+
+    Attributes:
+        layout: what the numbers are.
+        steps: step of each row.
+        times: time of each row.
+        values: a line for each row.
+        rewound: forget what was read before of steps after this one; None if there is nothing to forget.
+    """
+
+    layout: Layout
+    steps: NDArray[np.int64]
+    times: NDArray[np.float64]
+    values: NDArray[Any]
+    rewound: int | None = None
