@@ -10,7 +10,7 @@ import torch
 from table import TURN
 
 from equipoise import optim, schedules, theory
-from equipoise.optim.moves import settled
+from equipoise.optim.rotate import settled
 from equipoise.theory import rotation_angle
 
 ROWS, COLUMNS = 64, 256

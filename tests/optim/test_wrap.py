@@ -203,3 +203,16 @@ def test_switch_resumes_and_refuses() -> None:
         optim.Switch(torch.optim.SGD([a]), torch.optim.SGD([a]), at=-1)
     with pytest.raises(ValueError, match="must be one that a Switch saved"):
         second.load_state_dict({})
+
+
+def test_a_group_may_have_its_own_granularity() -> None:
+    """As `param_groups` gives it to weights whose rows are not neurons."""
+    torch.manual_seed(0)
+    w = torch.nn.Parameter(torch.randn(4, 6))
+    inner = torch.optim.SGD([{"params": [w], "granularity": "tensor"}], lr=0.1)
+    optimizer = optim.Rotational(inner, angle=0.1)
+    rows, whole = w.detach().norm(dim=1), w.detach().norm()
+    w.grad = torch.randn_like(w)
+    optimizer.step()
+    torch.testing.assert_close(w.detach().norm(), whole)
+    assert not torch.allclose(w.detach().norm(dim=1), rows, rtol=1e-3)

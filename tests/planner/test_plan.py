@@ -122,7 +122,7 @@ def test_every_finding_has_a_section_in_the_docs() -> None:
     for code in FAULTS:
         assert f"\n## `{code}`" in text, code
     sections = {line[4:-1] for line in text.splitlines() if line.startswith("## `")}
-    assert sections == set(FAULTS)
+    assert sections >= set(FAULTS)
     assert len(CHECKS) >= 15
 
 

@@ -18,8 +18,9 @@ from equipoise.optim.folding import fold
 from equipoise.optim.gains import Gain, Standardized, add_gains, standardize
 from equipoise.optim.groups import ParamGroups, param_groups
 from equipoise.optim.invariance import Invariance, TensorInvariance, scale_invariance
-from equipoise.optim.moves import Constrain, Decay, Hyperball, Move, Rotate
+from equipoise.optim.moves import Constrain, Decay, Move
 from equipoise.optim.optimizers import SGDM, Adam, AdamW, Lion, NormalizedGD, RMSProp, SignSGDM
+from equipoise.optim.rotate import Hyperball, Rotate
 from equipoise.optim.rules import Rule
 from equipoise.optim.wrap import Rotational, Switch
 

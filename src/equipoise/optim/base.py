@@ -17,7 +17,9 @@ from torch.optim import Optimizer
 from equipoise.optim.clock import Clock
 from equipoise.optim.fast import Fast, wanted
 from equipoise.optim.many import Many
-from equipoise.optim.moves import NO_DECAY, Move, Piece, center_rows, turns
+from equipoise.optim.moves import Move, Piece, turns
+from equipoise.optim.rotate import NO_DECAY
+from equipoise.optim.rows import center_rows
 from equipoise.optim.rules import Rule
 from equipoise.theory import DECAYS, _check
 

@@ -27,7 +27,8 @@ import torch._inductor.config
 from torch import Tensor
 
 from equipoise.optim.many import Traced
-from equipoise.optim.moves import Move, RowMove, plain_step
+from equipoise.optim.moves import Move, plain_step
+from equipoise.optim.rotate import RowMove
 from equipoise.optim.rows import centred, row_dot
 from equipoise.optim.rules import Ratio, Rule
 

@@ -6,8 +6,9 @@ from collections.abc import Callable
 from typing import Any, final
 
 from equipoise.optim.base import RuleOptimizer
-from equipoise.optim.moves import Constrain, Hyperball, Rotate
+from equipoise.optim.moves import Constrain
 from equipoise.optim.optimizers import Params, adam_options, common
+from equipoise.optim.rotate import Hyperball, Rotate
 from equipoise.optim.rules import AdamRule, LionRule, SGDMRule, SignSGDMRule
 
 Angle = float | Callable[[int], float] | None
@@ -34,7 +35,7 @@ class RotationalSGDM(RuleOptimizer):
         **options: as for `SGDM`, and `granularity` ("neuron", "tensor", or a number of equal parts, as heads),
             `center`, `track`, `method` ("exact", "small_step"), `reference` ("paper"), `norm`, `speeds`, `rotate`.
 
-    Reference: RE Algorithm 1 and Table 1; `moves.Rotate` says where we deviate.
+    Reference: RE Algorithm 1 and Table 1; `rotate.Rotate` says where we deviate.
     """
 
     def __init__(
@@ -69,7 +70,7 @@ class RotationalAdamW(RuleOptimizer):
         angle: the rotation itself, or a function of the step, instead.
         **options: as for `RotationalSGDM`.
 
-    Reference: RE Algorithm 1 and Table 1; `moves.Rotate` says where we deviate.
+    Reference: RE Algorithm 1 and Table 1; `rotate.Rotate` says where we deviate.
 
     >>> import torch
     >>> w = torch.nn.Parameter(torch.eye(2))

@@ -15,7 +15,8 @@ from torch import Tensor
 
 from equipoise.optim.clock import Clock
 from equipoise.optim.compiled import SWITCHES, Kind, kernel, lanes, ones
-from equipoise.optim.moves import Constrain, Move, Piece, RowMove, step_numbers, turns
+from equipoise.optim.moves import Constrain, Move, Piece, step_numbers, turns
+from equipoise.optim.rotate import RowMove
 from equipoise.optim.rules import Rule
 
 SMALL = 2**16

@@ -60,7 +60,7 @@ class SGDM(RuleOptimizer):
         weight_decay: λ, decoupled.
         nesterov: u = g + αm.
         **options: `decay` ("lr", "independent", "corrected", "cautious"), `lr_max` (of corrected decay), `l2`,
-            `maximize`, `foreach`, `nonfinite` ("ignore", "skip", "error").
+            `maximize`, `foreach`, `compile` (None: large groups), `nonfinite` ("ignore", "skip", "error").
 
     Reference: RE Eq. 41–42.
 

@@ -68,3 +68,37 @@ def reduced(x: Tensor) -> Tensor:
 
     placements = [Replicate() if p.is_partial() else p for p in x.placements]  # type: ignore[attr-defined]
     return x.redistribute(placements=placements)  # type: ignore[attr-defined]
+
+
+def center_rows(w: Tensor, granularity: str | int) -> None:
+    """Take the mean from every row and keep its norm; a constant row becomes zero."""
+    rows = as_rows(w, granularity)
+    rows = rows.float() if rows.dtype in (torch.bfloat16, torch.float16) else rows
+    before = row_norm(rows)
+    rows = rows - row_mean(rows)
+    after = row_norm(rows)
+    put(w, rows * torch.where(after > 1e-6 * before, before / after.clamp_min(1e-38), 0.0))
+
+
+def put(w: Tensor, rows: Tensor) -> None:
+    """Write rows back into their tensor."""
+    w.copy_(rows if rows.shape == w.shape else rows.reshape(w.shape))
+
+
+def column_like(x: Tensor, n: Any) -> Tensor:
+    """A column for each row, of the type and on the ranks of another."""
+    if not hasattr(n, "placements"):
+        return x.to(n)
+    from torch.distributed.tensor import distribute_tensor
+
+    return distribute_tensor(x.to(dtype=n.dtype, device=n.device), n.device_mesh, n.placements)
+
+
+def all_finite(x: Tensor) -> bool:
+    """Whether every number is finite, on all ranks."""
+    return not bool(everywhere((~torch.isfinite(x)).sum()))
+
+
+def everywhere(x: Tensor) -> Tensor:
+    """A scalar as an ordinary tensor, the same on all ranks."""
+    return reduced(x).full_tensor() if hasattr(x, "full_tensor") else x  # type: ignore[attr-defined]

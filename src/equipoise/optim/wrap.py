@@ -15,7 +15,9 @@ from torch.optim import Optimizer
 
 from equipoise import theory
 from equipoise.optim.base import LOW_PRECISION, RuleOptimizer, evaluated
-from equipoise.optim.moves import Piece, Rotate, center_rows, settled, turns
+from equipoise.optim.moves import Piece, turns
+from equipoise.optim.rotate import Rotate, settled
+from equipoise.optim.rows import center_rows
 from equipoise.optim.rules import Rule
 from equipoise.theory import _check
 
@@ -40,7 +42,7 @@ class _Unknown(Rule):
 class Rotational(Optimizer):
     """The rotational variant of any torch optimizer: its direction, every neuron turned by a wanted angle, norms kept.
 
-    The inner optimizer takes its step, the step is taken back, and its direction turns the weights (`moves.Rotate`).
+    The inner optimizer takes its step, the step is taken back, and its direction turns the weights (`rotate.Rotate`).
     Its own decay lies along the weights and so falls out. Parameters with fewer than two dimensions keep the inner
     step. Groups are the inner optimizer's: schedulers and `add_param_group` work on either.
 
@@ -48,7 +50,7 @@ class Rotational(Optimizer):
         optimizer: any torch optimizer with an `lr`.
         angle: rotation per step in radians, or a function of the step. Default: the equilibrium of the inner
             optimizer's own lr and weight decay, where theory knows it (Adam and its kin by betas, SGD by momentum).
-        granularity: "neuron", "tensor", or a number of equal parts.
+        granularity: "neuron", "tensor", or a number of equal parts; a group may have its own.
         center: centre the rows, once now and then their directions.
         track: averaging factor of the size of the direction.
         method: "exact" or "small_step", for the default angle.
@@ -94,8 +96,8 @@ class Rotational(Optimizer):
                 self._wanted(group, 1)  # an optimizer without a known rotation is refused now, not at the first step
         if center:
             with torch.no_grad():
-                for p in self._turning():
-                    center_rows(p, granularity)
+                for group in self.param_groups:
+                    self._center(group)
 
     @property
     def param_groups(self) -> list[dict[str, Any]]:
@@ -117,9 +119,7 @@ class Rotational(Optimizer):
         self.inner.add_param_group(param_group)
         if self._options["center"]:
             with torch.no_grad():
-                for p in self.inner.param_groups[-1]["params"]:
-                    if turns(p, {"rotate": param_group.get("rotate")}):
-                        center_rows(p, self._options["granularity"])
+                self._center(self.inner.param_groups[-1])
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in self.__dict__.items() if not name.startswith("_optimizer_")}
@@ -127,6 +127,15 @@ class Rotational(Optimizer):
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
         _revive(self)
+
+    def _parts(self, group: dict[str, Any]) -> str | int:
+        """The granularity of a group: its own, or the wrapper's."""
+        return group.get("granularity", self._options["granularity"])
+
+    def _center(self, group: dict[str, Any]) -> None:
+        for p in group["params"]:
+            if turns(p, {"rotate": group.get("rotate")}):
+                center_rows(p, self._parts(group))
 
     def _turning(self) -> list[Tensor]:
         return [p for g in self.param_groups for p in g["params"] if turns(p, {"rotate": g.get("rotate")})]
@@ -179,7 +188,7 @@ class Rotational(Optimizer):
             options = self._options | {"lr": lr, "weight_decay": 0.0, "decay": "lr", "lr_max": None}
             # What is left of a small step after p was rounded is noise of this size.
             noise = (4 * torch.finfo(p.dtype).eps / lr) ** 2 / max(1, p.shape[0])
-            options |= {"angle": angles[id(group)]}
+            options |= {"angle": angles[id(group)], "granularity": self._parts(group)}
             numbers = self._rotate.numbers(self._rule, 1, self._rotate.steps(state), options)
             if numbers is not None:
                 self._rotate.move(Piece(old, state), direction, numbers | {"noise": noise}, options)
