@@ -4,12 +4,11 @@ A kernel sees rows (R, C) or a flat vector, and its hyperparameters as 0-d tenso
 nor the step count make it compile again. It is compiled on the first step, with a message, on tensors made up for that.
 
 How a row stays in the cache: Inductor runs all loops of a kernel inside one loop over rows if each has that loop
-outermost and steps it by one. Three things would break that, and are kept away:
+outermost and steps it by one. Two things would break that, and are kept away:
 
-- loops over whole tensors are flattened: a column of ones (`Frame.ones`) keeps rows and columns apart;
-- the algebra of a row is vectorised over rows: it is written out over a small block (`Frame.lanes`) for each row and
-  reduced again, so that the loop over rows stays outermost;
-- formulas that are used more than once become buffers: the thresholds for that are raised, and they are computed again.
+- loops over whole tensors are flattened: a column of ones keeps rows and columns apart;
+- the algebra of a row is vectorised over rows: it is written out over a small block (`lanes`) for each row and reduced
+  again, so that the loop over rows stays outermost.
 """
 
 from __future__ import annotations
@@ -26,20 +25,22 @@ import torch
 import torch._inductor.config
 from torch import Tensor
 
+from equipoise.optim.direct import Direct
 from equipoise.optim.many import Traced
 from equipoise.optim.moves import Move, plain_step
 from equipoise.optim.rotate import RowMove
-from equipoise.optim.rows import centred, row_dot
+from equipoise.optim.rows import centred
 from equipoise.optim.rules import Ratio, Rule
 
 logger = logging.getLogger("equipoise")
 
 OPTIONS: dict[str, Any] = {
-    name: 10_000
-    for name in ("realize_reads_threshold", "realize_acc_reads_threshold", "realize_opcount_threshold")
+    name: value
+    for name, value in {"realize_reads_threshold": 8, "realize_acc_reads_threshold": 100}.items()
     if hasattr(torch._inductor.config, name)
-}
-"""Formulas are written out where they are used, however often: a buffer for them would be a pass over memory."""
+} | {"cpp.enable_floating_point_contract_flag": "fast"}
+"""The direction is kept for the second pass over a row, so that roots and quotients are taken once; all else that is
+used twice is computed twice. The thresholds, in numbers of inputs, lie between the two."""
 HINT = (1026, 2054)
 """The shape that a kernel is compiled on: large enough to be worth threads, and nothing special."""
 
@@ -84,10 +85,14 @@ def lanes(dtype: torch.dtype, device: torch.device) -> Tensor:
     return block
 
 
-def _direction(kind: Kind, w: Tensor, g: Tensor, averages: list[Traced], numbers: dict[str, Tensor]) -> Any:
+def _direction(
+    kind: Kind, w: Tensor, g: Tensor, averages: list[Traced], numbers: dict[str, Tensor], one: Tensor | None = None
+) -> Any:
     group = dict(kind.switches)
     if group.get("center") and kind.rows != "flat":
         g = centred(g)
+    elif one is not None:
+        g = g * one
     if group["maximize"]:
         g = -g
     if kind.l2:
@@ -100,38 +105,36 @@ def _own(numbers: dict[str, Tensor]) -> dict[str, Tensor]:
     return {name.removeprefix("move."): x for name, x in numbers.items() if name.startswith("move.")}
 
 
-def _write(kind: Kind) -> Callable[..., Any]:
-    """The step as a function of tensors, to be compiled."""
+def _write(kind: Kind) -> Callable[[list[Tensor]], list[Tensor]]:
+    """The step as a function of tensors, to be compiled: of numbers, w, g, averages, and for rows ones, lanes, columns.
 
-    def flat(w: Tensor, g: Tensor, averages: list[Tensor], numbers: list[Tensor]) -> None:
-        named = dict(zip(kind.numbers, numbers, strict=True))
-        new, weight = [Traced(x) for x in averages], Traced(w)
+    It changes w and the averages, and returns the new columns.
+    """
+    averages = 3 + len(kind.rule.state)
+
+    def flat(tensors: list[Tensor]) -> list[Tensor]:
+        numbers, w, g, *old = tensors
+        named = dict(zip(kind.numbers, numbers.unbind(), strict=True))
+        new, weight = [Traced(x) for x in old], Traced(w)
         u = _direction(kind, w, g.to(w.dtype), new, named)
         plain_step(weight, u, _own(named), dict(kind.switches))
-        for x, y in zip([w, *averages], [weight, *new], strict=True):
+        for x, y in zip([w, *old], [weight, *new], strict=True):
             x.copy_(y.x)
+        return []
 
-    def by_rows(
-        w: Tensor,
-        g: Tensor,
-        averages: list[Tensor],
-        columns: list[Tensor],
-        one: Tensor,
-        lane: Tensor,
-        numbers: list[Tensor],
-    ) -> list[Tensor]:
-        move = kind.move
-        named = dict(zip(kind.numbers, numbers, strict=True))
-        new = [Traced(x) for x in averages]
-        u = _direction(kind, w, g.to(w.dtype) * one, new, named)
-        group = dict(kind.switches)
+    def by_rows(tensors: list[Tensor]) -> list[Tensor]:
+        (numbers, w, g, *old), (one, lane, *columns) = tensors[:averages], tensors[averages:]
+        move, group = kind.move, dict(kind.switches)
+        named = dict(zip(kind.numbers, numbers.unbind(), strict=True))
+        new = [Traced(x) for x in old]
+        u = _direction(kind, w, g.to(w.dtype), new, named, one)
         if not isinstance(move, RowMove):
             weight = Traced(w)
             plain_step(weight, u, _own(named), group)
-            result, columns = weight.x, []
+            result = weight.x
         else:
-            d = move.direction((u.value() if isinstance(u, Ratio) else u).x, group)
-            dots = row_dot(w, w), row_dot(d, w), row_dot(d, d)
+            d = (u.value() if isinstance(u, Ratio) else u).x
+            dots, d = move.products(w, d, group), move.direction(d, group)
             size = w.shape[1]
             if kind.rows != "neuron":
                 size = size * (w.shape[0] // columns[0].shape[0])
@@ -142,7 +145,7 @@ def _write(kind: Kind) -> Callable[..., Any]:
             if kind.rows != "neuron":
                 keep, push = (x.expand(-1, w.shape[0] // x.shape[0]).reshape(-1, 1) for x in (keep, push))
             result = w * keep - torch.where(push == 0, 0.0, d * push)
-        for x, y in zip([w, *averages], [result, *(y.x for y in new)], strict=True):
+        for x, y in zip([w, *old], [result, *(y.x for y in new)], strict=True):
             x.copy_(y)
         return columns
 
@@ -152,11 +155,11 @@ def _write(kind: Kind) -> Callable[..., Any]:
     return step
 
 
-_kernels: dict[Kind, Callable[..., Any] | None] = {}
+_kernels: dict[Kind, Callable[[list[Tensor]], list[Tensor]] | None] = {}
 _warned: set[str] = set()
 
 
-def kernel(kind: Kind, columns: int, loud: bool) -> Callable[..., Any] | None:
+def kernel(kind: Kind, columns: int, loud: bool) -> Callable[[list[Tensor]], list[Tensor]] | None:
     """The compiled step of a kind, or None where it can't be compiled; the first call compiles.
 
     Args:
@@ -190,8 +193,7 @@ def _warn(name: str, error: Exception, loud: bool) -> None:
         logger.info(message)
 
 
-def _compile(kind: Kind, columns: int) -> Callable[..., Any]:
-    compiled = torch.compile(_write(kind), dynamic=True, fullgraph=True, options=OPTIONS)
+def _compile(kind: Kind, columns: int) -> Callable[[list[Tensor]], list[Tensor]]:
     # Made up tensors, no two dimensions of the same size, so that no two are taken to be equal.
     dtype, low = kind.dtypes
     device = torch.device(kind.device)
@@ -201,14 +203,10 @@ def _compile(kind: Kind, columns: int) -> Callable[..., Any]:
     def zeros(*shape: int, dtype: torch.dtype = dtype) -> Tensor:
         return torch.zeros(shape, dtype=dtype, device=device)
 
-    averages = [zeros(*shape) for _ in kind.rule.state]
-    numbers = [torch.ones((), dtype=torch.float64) for _ in kind.numbers]  # one each: equal tensors are noticed
-    with torch.no_grad():
-        if kind.rows == "flat":
-            compiled(zeros(*shape), zeros(*shape, dtype=low), averages, numbers)
-        else:
-            height = {"neuron": rows, "part": rows // 2}.get(kind.rows, 1)
-            kept = [zeros(height, 1) for _ in range(columns)]
-            block = ones(shape[0], dtype, device), lanes(dtype, device)
-            compiled(zeros(*shape), zeros(*shape, dtype=low), averages, kept, *block, numbers)
-    return compiled
+    example = [torch.ones(len(kind.numbers), dtype=dtype), zeros(*shape), zeros(*shape, dtype=low)]
+    example += [zeros(*shape) for _ in kind.rule.state]
+    if kind.rows != "flat":
+        example += [ones(shape[0], dtype, device), lanes(dtype, device)]
+        height = {"neuron": rows, "part": rows // 2}.get(kind.rows, 1)
+        example += [zeros(height, 1) for _ in range(columns)]
+    return Direct(_write(kind), example, OPTIONS)

@@ -41,7 +41,6 @@ class Fast:
     def __init__(self, rule: Rule, move: Move):
         self.rule, self.move = rule, move
         self._plans: dict[tuple[Any, ...], Plan] = {}
-        self._numbers: dict[str, tuple[float, Tensor]] = {}
         self._desk: dict[tuple[Any, ...], Tensor] = {}
         self._clock = Clock("row_step")
 
@@ -149,7 +148,7 @@ class Fast:
             if mine is None:  # the weights stay where they are, to the bit
                 return False
         elif isinstance(move, Constrain):
-            mine = {"lr": float(group["lr"]), "lost": 0.0}
+            mine = {"lr": float(group["lr"]), "left": 1.0}
         numbers = {f"rule.{k}": v for k, v in self.rule.numbers(t, group).items()}
         numbers |= {f"move.{k}": v for k, v in mine.items()} | {"l2": float(group["l2"])}
         kind = Kind(
@@ -166,7 +165,7 @@ class Fast:
         run = kernel(kind, len(batch.columns), loud=bool(group["compile"]))
         if run is None:
             return False
-        values = [self._number(name, value) for name, value in numbers.items()]
+        values = torch.tensor(list(numbers.values()), dtype=pieces[first].w.dtype)
         for pack in batch.packs:
             pack.fill(pieces, grads)
             _call(run, pack.w, pack.g, pack.averages, pack.columns, values)
@@ -186,13 +185,6 @@ class Fast:
             for i in batch.members:
                 move.hold(pieces[i], t, group)
         return True
-
-    def _number(self, name: str, value: float) -> Tensor:
-        """A number as a tensor, one for each name: a kernel would notice two names with the same tensor."""
-        known = self._numbers.get(name)
-        if known is None or known[0] != value:
-            known = self._numbers[name] = (value, torch.tensor(value, dtype=torch.float64))
-        return known[1]
 
 
 @dataclass(frozen=True)
@@ -290,11 +282,11 @@ class Pack:
         torch._foreach_copy_([pieces[i].w for i in self.members], self._w)
 
 
-def _call(run: Any, w: Tensor, g: Tensor, averages: list[Tensor], kept: list[Tensor], values: list[Tensor]) -> None:
+def _call(run: Any, w: Tensor, g: Tensor, averages: list[Tensor], kept: list[Tensor], values: Tensor) -> None:
     if w.ndim == 1:
-        run(w, g, averages, values)
+        run([values, w, g, *averages])
         return
-    new = run(w, g, averages, kept, ones(w.shape[0], w.dtype, w.device), lanes(w.dtype, w.device), values)
+    new = run([values, w, g, *averages, ones(w.shape[0], w.dtype, w.device), lanes(w.dtype, w.device), *kept])
     for old, column in zip(kept, new, strict=True):
         old.copy_(column)
 

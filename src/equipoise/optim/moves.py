@@ -18,22 +18,22 @@ from equipoise.optim.rows import everywhere
 from equipoise.optim.rules import Ratio, Rule
 
 
-def decayed(w: Any, u: Any, *, lr: float, lost: float) -> None:
+def decayed(w: Any, u: Any, *, lr: float, left: float) -> None:
     """W ← (1−d)w − ηu.  Loshchilov & Hutter 2019."""
-    if not isinstance(lost, float) or lost:
-        w.mul_(1 - lost)
+    if not isinstance(left, float) or left != 1.0:
+        w.mul_(left)
     if isinstance(u, Ratio):
         w.addcdiv_(u.top, u.bottom, value=-lr * u.scale)
     else:
         w.add_(u, alpha=-lr)
 
 
-def cautious(w: Any, u: Any, *, lr: float, lost: float) -> None:
+def cautious(w: Any, u: Any, *, lr: float, left: float) -> None:
     """W ← w − d·w·[u·w ≥ 0] − ηu.  Chen et al. 2025, arXiv 2510.12402."""
     if isinstance(u, Ratio):
         u = u.value()
     mask = u.mul(w).sign_().clamp_max_(0.0).add_(1.0)  # 0 where u and w disagree, else 1
-    w.addcmul_(w, mask, value=-lost)
+    w.addcmul_(w, mask, value=left - 1)
     w.add_(u, alpha=-lr)
 
 
@@ -93,13 +93,13 @@ class Decay(Move):
 
 def step_numbers(group: dict[str, Any]) -> dict[str, float]:
     """The numbers of a decayed step."""
-    return {"lr": float(group["lr"]), "lost": decay_of(group)}
+    return {"lr": float(group["lr"]), "left": 1 - decay_of(group)}
 
 
 def plain_step(w: Any, u: Any, numbers: dict[str, Any], group: dict[str, Any]) -> None:
     """`decayed` or `cautious`, by the group's kind of decay."""
     step = cautious if group["decay"] == "cautious" else decayed
-    step(w, u, lr=numbers["lr"], lost=numbers["lost"])
+    step(w, u, lr=numbers["lr"], left=numbers["left"])
 
 
 def turns(w: Tensor, group: dict[str, Any]) -> bool:

@@ -85,8 +85,12 @@ class RowMove(Move):
     ) -> tuple[tuple[Tensor, ...], Tensor, Tensor]:
         """The new columns, keep and push of rows of that many weights, from their inner products."""
 
+    def products(self, w: Tensor, d: Tensor, group: dict[str, Any]) -> tuple[Tensor, Tensor, Tensor]:
+        """‖w‖², ⟨d,w⟩, ‖d‖² of the rows, of what `direction` makes of d, in one pass."""
+        return row_dot(w, w), row_dot(d, w), row_dot(d, d)
+
     def direction(self, d: Tensor, group: dict[str, Any]) -> Tensor:
-        """What is left of the directions, as rows, before their inner products are taken."""
+        """The directions that rows are moved along."""
         return d
 
     def given(self, column: Tensor, group: dict[str, Any]) -> tuple[Tensor, ...]:
@@ -120,9 +124,10 @@ class RowMove(Move):
         state = piece.state
         state["row_step"] += 1
         w = as_rows(piece.w, group["granularity"])
-        d = self.direction(as_rows(u, group["granularity"]), group)
+        d = as_rows(u, group["granularity"])
         columns = tuple(state[name] for name in self.columns) + self.given(state[self.columns[0]], group)
-        ww, dw, dd = row_dot(w, w), row_dot(d, w), row_dot(d, d)
+        ww, dw, dd = self.products(w, d, group)
+        d = self.direction(d, group)
         columns, keep, push = self.turn(ww, dw, dd, columns, w.shape[1], numbers)
         state.update(zip(self.columns, columns, strict=True))
         if not all_finite(dd):
@@ -164,6 +169,16 @@ class Rotate(RowMove):
             return g
         return centred(as_rows(g, group["granularity"])).reshape(g.shape)
 
+    def products(self, w: Tensor, d: Tensor, group: dict[str, Any]) -> tuple[Tensor, Tensor, Tensor]:
+        ww, dw, dd = super().products(w, d, group)
+        if not group["center"]:
+            return ww, dw, dd
+        # Of d without its mean: by algebra, as another pass would cost more than the digits lost. What is left of a
+        # constant row is rounding.
+        mean = row_mean(d)
+        left = dd - mean * row_sum(d)
+        return ww, dw - mean * row_sum(w), torch.where(left > 16 * torch.finfo(dd.dtype).eps * dd, left, 0.0)
+
     def direction(self, d: Tensor, group: dict[str, Any]) -> Tensor:
         return d - row_mean(d) if group["center"] else d
 
@@ -199,7 +214,7 @@ class Rotate(RowMove):
             "tracked": (1 - own) * expected / (1 - beta**steps),
             "own": own,
             "lr": float(group["lr"]),
-            "lost": lost,
+            "left": 1 - lost,
             "goal": settled(rule, group).norm if known else 0.0,
             "unknown": 0.0 if known else 1.0,
             "noise": 0.0,
@@ -220,7 +235,7 @@ class Rotate(RowMove):
         shrink = n / (ww + length.square() * now).sqrt().clamp_min(1e-38)
         keep = shrink * (1 + torch.where(length > 0, length * along, 0.0))
         # Rows that started at zero take plain decayed steps, until they are as long as their equilibrium.
-        left, lr = 1 - numbers["lost"], numbers["lr"]
+        left, lr = numbers["left"], numbers["lr"]
         growing = n < 0
         still = growing | (ww == 0)
         long = (ww * (left * left) - dw * (2 * left * lr) + dd * (lr * lr)).clamp_min(0.0).sqrt()

@@ -54,10 +54,16 @@ def row_norm(rows: Tensor) -> Tensor:
 
 
 def centred(rows: Tensor) -> Tensor:
-    """Rows without their means. A constant row leaves only rounding, which must not become a direction: zero."""
-    left = rows - row_mean(rows)
-    real = row_dot(left, left) > 1e-12 * row_dot(rows, rows)
-    return torch.where(real, left, 0.0)
+    """Rows without their means. A constant row leaves only rounding, which must not become a direction: zero.
+
+    Mean and spread are those of the differences from a number near the row's own, its first: then they can be summed in
+    one pass, and nothing is lost where the mean is large.
+    """
+    near = row_mean(rows) if hasattr(rows, "placements") else rows[:, :1]
+    off = rows - near
+    mean = row_mean(off)
+    spread = row_dot(off, off) - row_sum(off) * mean
+    return torch.where(spread > 1e-12 * row_dot(rows, rows), off - mean, 0.0)
 
 
 def reduced(x: Tensor) -> Tensor:

@@ -1,9 +1,10 @@
 """Rules: gradient → direction, one function an equation.
 
 Letters: g gradient, m and v averages of g and g², t the step (from 1), u the direction, so that a plain step is
-w ← w − ηu. Each function changes its averages in place and returns u, as it is or as a `Ratio` whose division the move
-makes. The same text runs on one tensor, on `Many` tensors at once, and on a `Traced` one that is compiled: a rule may
-use the methods that these share, and takes all that changes from step to step from its `numbers`.
+w ← w − ηu; an average keeps a share β of itself (`keep`) and takes 1 − β of what is new (`take`). Each function changes
+its averages in place and returns u, as it is or as a `Ratio` whose division the move makes. The same text runs on one
+tensor, on `Many` tensors at once, and on a `Traced` one that is compiled: a rule may use the methods that these share,
+and takes all that changes from step to step from its `numbers`.
 """
 
 from __future__ import annotations
@@ -38,39 +39,44 @@ def sgdm(g: Any, m: Any, *, momentum: float, nesterov: bool) -> Any:
     return g.add(m, alpha=momentum) if nesterov else m
 
 
-def rmsprop(g: Any, v: Any, *, beta2: float, eps: float) -> Ratio:
+def rmsprop(g: Any, v: Any, *, keep2: float, take2: float, eps: float) -> Ratio:
     """V ← βv + (1−β)g²,  u = g/(√v + ε).  As torch.optim.RMSprop, whose α is β here."""
-    v.mul_(beta2).addcmul_(g, g, value=1 - beta2)
+    v.mul_(keep2).addcmul_(g, g, value=take2)
     return Ratio(g, v.sqrt().add_(eps))
 
 
-def adam(g: Any, m: Any, v: Any, *, beta1: float, beta2: float, eps: float, fill1: float, root2: float) -> Ratio:
+def adam(g: Any, m: Any, v: Any, *, take1: float, keep2: float, take2: float, eps: float, scale: float) -> Ratio:
     """M ← β1m + (1−β1)g,  v ← β2v + (1−β2)g²,  u = m̂/(√v̂ + ε).  Kingma & Ba 2015, Alg. 1.
 
     With m̂ = m/(1−β1^t) and v̂ = v/(1−β2^t), u = ρ(t)·m/(√v + ε√(1−β2^t)), ρ(t) = √(1−β2^t)/(1−β1^t): the same
-    number, with the correction on scalars, fill1 = 1−β1^t and root2 = √(1−β2^t), or 1 without it.  THEORY 4.
+    direction, with the correction on scalars: ρ(t) is in `scale`, the root in `eps`.  THEORY 4.
     """
-    m.lerp_(g, 1 - beta1)
-    v.mul_(beta2).addcmul_(g, g, value=1 - beta2)
-    return Ratio(m, v.sqrt().add_(eps * root2), root2 / fill1)
+    m.lerp_(g, take1)
+    v.mul_(keep2).addcmul_(g, g, value=take2)
+    return Ratio(m, v.sqrt().add_(eps), scale)
 
 
-def adam_nested(g: Any, k: Any, v: Any, *, beta1: float, beta2: float, eps: float, fill1: float, root2: float) -> Any:
-    """V ← β2v + (1−β2)g²,  K ← β1K + (1−β1) g/(√v̂ + ε),  u = K̂.  Thesis 3.4; `adam` says what fill1, root2 are."""
-    v.mul_(beta2).addcmul_(g, g, value=1 - beta2)
-    k.mul_(beta1).addcdiv_(g, v.sqrt().add_(eps * root2), value=(1 - beta1) * root2)
-    return k.div(fill1)
+def adam_nested(
+    g: Any, k: Any, v: Any, *, keep1: float, take1: float, keep2: float, take2: float, eps: float, scale: float
+) -> Any:
+    """V ← β2v + (1−β2)g²,  K ← β1K + (1−β1) g/(√v̂ + ε),  u = K̂.  Thesis 3.4.
+
+    The root of v's correction is in `take1` and `eps`; K's, 1/(1−β1^t), is `scale`.
+    """
+    v.mul_(keep2).addcmul_(g, g, value=take2)
+    k.mul_(keep1).addcdiv_(g, v.sqrt().add_(eps), value=take1)
+    return k.mul(scale)
 
 
-def signsgdm(g: Any, m: Any, *, momentum: float) -> Any:
+def signsgdm(g: Any, m: Any, *, take1: float) -> Any:
     """M ← βm + (1−β)g,  u = sign m.  Bernstein et al. 2018, Alg. 2; memory article."""
-    return m.lerp_(g, 1 - momentum).sign()
+    return m.lerp_(g, take1).sign()
 
 
-def lion(g: Any, m: Any, *, beta1: float, beta2: float) -> Any:
+def lion(g: Any, m: Any, *, take1: float, take2: float) -> Any:
     """U = sign(β1m + (1−β1)g),  m ← β2m + (1−β2)g.  Chen et al. 2023; RE Eq. 52–54."""
-    u = m.lerp(g, 1 - beta1).sign_()
-    m.lerp_(g, 1 - beta2)
+    u = m.lerp(g, take1).sign_()
+    m.lerp_(g, take2)
     return u
 
 
@@ -139,7 +145,7 @@ class RMSPropRule(Rule):
     state = ("square_avg",)
 
     def numbers(self, t: int, group: dict[str, Any]) -> dict[str, float]:
-        return {"beta2": group["alpha"], "eps": group["eps"]}
+        return {"keep2": group["alpha"], "take2": 1 - group["alpha"], "eps": group["eps"]}
 
     def __call__(self, g: Any, averages: tuple[Any, ...], numbers: dict[str, Any], group: dict[str, Any]) -> Any:
         return rmsprop(g, *averages, **numbers)
@@ -159,13 +165,11 @@ class AdamRule(Rule):
 
     def numbers(self, t: int, group: dict[str, Any]) -> dict[str, float]:
         (beta1, beta2), corrected = group["betas"], group["bias_correction"]
-        return {
-            "beta1": beta1,
-            "beta2": beta2,
-            "eps": group["eps"],
-            "fill1": 1 - beta1**t if corrected else 1.0,
-            "root2": math.sqrt(1 - beta2**t) if corrected else 1.0,
-        }
+        fill, root = (1 - beta1**t, math.sqrt(1 - beta2**t)) if corrected else (1.0, 1.0)
+        numbers = {"take1": 1 - beta1, "keep2": beta2, "take2": 1 - beta2, "eps": group["eps"] * root}
+        if group["nested"]:
+            return numbers | {"keep1": beta1, "take1": (1 - beta1) * root, "scale": 1 / fill}
+        return numbers | {"scale": root / fill}
 
     def __call__(self, g: Any, averages: tuple[Any, ...], numbers: dict[str, Any], group: dict[str, Any]) -> Any:
         return (adam_nested if group["nested"] else adam)(g, *averages, **numbers)
@@ -201,7 +205,7 @@ class SignSGDMRule(Rule):
     state = ("exp_avg",)
 
     def numbers(self, t: int, group: dict[str, Any]) -> dict[str, float]:
-        return {"momentum": group["momentum"]}
+        return {"take1": 1 - group["momentum"]}
 
     def __call__(self, g: Any, averages: tuple[Any, ...], numbers: dict[str, Any], group: dict[str, Any]) -> Any:
         return signsgdm(g, *averages, **numbers)
@@ -217,7 +221,7 @@ class LionRule(Rule):
     state = ("exp_avg",)
 
     def numbers(self, t: int, group: dict[str, Any]) -> dict[str, float]:
-        return {"beta1": group["betas"][0], "beta2": group["betas"][1]}
+        return {"take1": 1 - group["betas"][0], "take2": 1 - group["betas"][1]}
 
     def __call__(self, g: Any, averages: tuple[Any, ...], numbers: dict[str, Any], group: dict[str, Any]) -> Any:
         return lion(g, *averages, **numbers)
