@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 from equipoise._version import __version__
 
 if TYPE_CHECKING:
-    from equipoise import optim, planner, schedules, theory
+    from equipoise import geometry, optim, planner, schedules, theory
     from equipoise.optim import (
         SGDM,
         Adam,
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     )
     from equipoise.planner import plan
 
-_MODULES = ("optim", "planner", "schedules", "theory")
+_MODULES = ("geometry", "optim", "planner", "schedules", "theory")
 _FROM = {
     "plan": "planner",
     "SGDM": "optim",
@@ -65,6 +65,7 @@ __all__ = [
     "SignSGDM",
     "Switch",
     "__version__",
+    "geometry",
     "optim",
     "plan",
     "planner",

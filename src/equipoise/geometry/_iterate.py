@@ -9,6 +9,7 @@ side αk, in units of 2k³ flops, s quintic steps cost s(2α + 1) directly and 2
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 
@@ -122,7 +123,7 @@ def _first(p: Polynomial, r: Tensor, h: Tensor, t: Tensor) -> None:
 
 
 def _polynomial(p: Polynomial, r: Tensor, h: Tensor) -> None:
-    """h ← a + bR + cR²."""
+    """Set h to a + bR + cR²."""
     if len(p) == 3:
         _symmetric(r, r, h, plus=r, beta=p[1], alpha=p[2])
     else:
@@ -133,7 +134,7 @@ def _polynomial(p: Polynomial, r: Tensor, h: Tensor) -> None:
 def _symmetric(
     a: Tensor, b: Tensor, out: Tensor, plus: Tensor | None = None, beta: float = 0.0, alpha: float = 1.0
 ) -> None:
-    """out ← β·plus + α·AB, where the result is known to be symmetric.
+    """Set out to β·plus + α·AB, where the result is known to be symmetric.
 
     With BLAS on a CPU, large products are computed by block rows up to the diagonal and mirrored: with four block rows
     ⅝ of the flops.
@@ -148,7 +149,7 @@ def _symmetric(
     a, b, c = a[0], b[0], out[0]
     count = round(k / _BLOCK)
     edges = [k * i // count for i in range(count + 1)]
-    for start, end in zip(edges, edges[1:], strict=False):
+    for start, end in itertools.pairwise(edges):
         block = c[start:end, :end]
         if plus is None:
             torch.mm(a[start:end], b[:, :end], out=block)

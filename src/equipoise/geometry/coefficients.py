@@ -25,6 +25,7 @@ Polynomial = tuple[float, ...]
 SAFETY, BF16_SAFETY, BF16_CUSHION = 1.001, 1.01, 0.024
 """Margins for rounding: singular values may be a little too large, and in bfloat16 none may be sent near 0."""
 
+_NEWTON_SCHULZ: dict[int, Polynomial] = {3: (1.5, -0.5), 5: (15 / 8, -10 / 8, 3 / 8)}
 _EXCHANGES = 200
 _NEAR = 1e-3
 _MOST_STEPS = 60
@@ -43,7 +44,7 @@ def minimax(lower: float, upper: float, degree: int = 5) -> tuple[Polynomial, fl
 
     >>> p, error = minimax(0.1, 1)
     >>> print(f"{error:.3f}", [round(c, 3) for c in p])
-    0.453 [5.563, -13.022, 8.912]
+    0.453 [5.604, -13.884, 9.733]
 
     Reference: The Polar Express, section 3 and appendix on Remez.
     """
@@ -54,13 +55,12 @@ def minimax(lower: float, upper: float, degree: int = 5) -> tuple[Polynomial, fl
     if spread < _NEAR:
         # Here the exchange would solve a singular system, and the limit, Newton–Schulz, is as good to rounding.
         centre = (upper + lower) / 2
-        flat = (1.5, -0.5) if count == 2 else (15 / 8, -10 / 8, 3 / 8)
         error = 1.5 * spread**2 if count == 2 else 2.5 * spread**3
-        return tuple(c / centre ** (2 * k + 1) for k, c in enumerate(flat)), error
+        return tuple(c / centre ** (2 * k + 1) for k, c in enumerate(_NEWTON_SCHULZ[degree])), error
     powers = 2 * np.arange(count) + 1
     signs = (-1.0) ** np.arange(count + 1)
     points = (lower + upper) / 2 - (upper - lower) / 2 * np.cos(np.pi * np.arange(count + 1) / count)
-    before = np.inf
+    p, error, before = [0.0], np.inf, np.inf
     for _ in range(_EXCHANGES):
         *p, error = np.linalg.solve(np.column_stack([points[:, None] ** powers, signs]), np.ones(count + 1))
         if abs(error - before) <= 1e-15:
@@ -87,7 +87,7 @@ def optimal(
             to 0 than rounding allows; the result is then centred about 1 again.
 
     >>> [[round(c, 4) for c in p] for p in optimal(2, 0.1)]
-    [[5.5629, -13.0215, 8.9116], [2.0762, -1.4541, 0.3964]]
+    [[5.6037, -13.8837, 9.7334], [2.1306, -1.5116, 0.402]]
 
     Reference: The Polar Express, theorem 3.1, and section 4.4 for safety and cushion.
     """
@@ -98,7 +98,9 @@ def optimal(
     _coefficients_of(degree)
     upper, sequence = 1.0, []
     for i in range(steps):
-        p, error = minimax(max(lower, cushion * upper), upper, degree) if lower < upper else ((1.0, 0.0, 0.0), 0.0)
+        p, error = (
+            minimax(max(lower, cushion * upper), upper, degree) if lower < upper else (_NEWTON_SCHULZ[degree], 0.0)
+        )
         shrink = safety if i < steps - 1 else 1.0
         p = tuple(c / shrink ** (2 * k + 1) for k, c in enumerate(p))
         lowest = min(float(evaluate([p], lower)), 1 - error)
@@ -141,7 +143,9 @@ def steps_for(accuracy: float, lower: float, degree: int = 5, *, safety: float =
     for steps in range(1, _MOST_STEPS + 1):
         if worst_error(optimal(steps, lower, degree, safety=safety, cushion=cushion), lower) <= accuracy:
             return steps
-    raise ValueError(f"accuracy = {accuracy!r}: not reached in {_MOST_STEPS} steps from lower = {lower!r}; ask for less")
+    raise ValueError(
+        f"accuracy = {accuracy!r}: not reached in {_MOST_STEPS} steps from lower = {lower!r}; ask for less"
+    )
 
 
 def checked(polynomials: Sequence[Sequence[float]]) -> tuple[Polynomial, ...]:
