@@ -12,7 +12,7 @@ from equipoise.geometry.matrix import Operator
 from equipoise.geometry.names import NAMES, named
 from equipoise.geometry.norms import RMS, Lp, Norm, frobenius
 from equipoise.geometry.numeric import induced_norm, sharpness
-from equipoise.geometry.polar import fast_dtype, polar
+from equipoise.geometry.polar_factor import fast_dtype, polar
 
 __all__ = [
     "MUON",

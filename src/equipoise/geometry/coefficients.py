@@ -55,7 +55,7 @@ def minimax(lower: float, upper: float, degree: int = 5) -> tuple[Polynomial, fl
     if spread < _NEAR:
         # Here the exchange would solve a singular system, and the limit, Newton–Schulz, is as good to rounding.
         centre = (upper + lower) / 2
-        error = 1.5 * spread**2 if count == 2 else 2.5 * spread**3
+        error = spread**2 * (3 + spread) / 2 if count == 2 else spread**3 * (20 + 15 * spread + 3 * spread**2) / 8
         return tuple(c / centre ** (2 * k + 1) for k, c in enumerate(_NEWTON_SCHULZ[degree])), error
     powers = 2 * np.arange(count) + 1
     signs = (-1.0) ** np.arange(count + 1)

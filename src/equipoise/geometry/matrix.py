@@ -31,7 +31,7 @@ from equipoise.geometry.norms import (
     wide_dtype,
     widened,
 )
-from equipoise.geometry.polar import polar
+from equipoise.geometry.polar_factor import polar
 from equipoise.theory import _check as check
 
 
