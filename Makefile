@@ -35,6 +35,7 @@ unit: $(READY)
 evidence: $(READY)  ## the long experiments, and the tables of the docs
 	$(BIN)/pytest -m evidence
 	$(BIN)/python benchmarks/theory_table.py --write
+	$(BIN)/python benchmarks/polar_table.py --write
 
 bench: $(READY)  ## speed, as ratios against peers measured in the same run
 	for f in benchmarks/bench_*.py; do $(BIN)/python $$f || exit 1; done

@@ -1,16 +1,13 @@
 """The polar factor against torch.optim.Muon's Newton–Schulz, as ratios measured in one run, interleaved, medians.
 
-Below 1 is faster than the peer. The matrices are those of a small transformer: 12 of 768 × 768, 6 of 3072 × 768 and 6 of
-768 × 3072; the peer runs on two of each, because on a CPU without bfloat16 instructions it takes minutes for all. The
-peer in float32 tells how much is due to the algorithm and how much to the dtype.
-
-python benchmarks/bench_polar.py            # all
-python benchmarks/bench_polar.py --float32  # without torch's own function in bfloat16
+Below 1 is faster than the peer. The matrices are those of a small transformer: 12 of 768 × 768, 6 of 3072 × 768 and 6
+of 768 × 3072, of which two each are run and weighted. A CPU without bfloat16 instructions would take minutes for torch's
+function, so there that comparison is made at a quarter of the size. The same function in float32 tells how much is due
+to the algorithm and how much to the dtype.
 """
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 
 import torch
@@ -49,35 +46,40 @@ def flops(x: Tensor) -> tuple[str, float]:
     return f"{large} large + {small} small", (alpha * large + small) / (5 * (2 * alpha + 1))
 
 
+def compare(peer: str, function: Callable[[Tensor], Tensor], shrink: int = 1) -> None:
+    """Print the time of `polar` over that of the peer, for each shape and for all."""
+    ours = {"polar": {}, "polar, steps=3": {"steps": 3, "lower": 1e-2}}
+    total = dict.fromkeys((*ours, peer), 0.0)
+    for shape, count in SHAPES.items():
+        x = torch.randn(SAMPLE, *(s // shrink for s in shape))
+        jobs: dict[str, Callable[[], object]] = {
+            name: lambda x=x, options=options: geometry.polar(x, **options) for name, options in ours.items()
+        }
+        jobs[peer] = lambda x=x: [function(m) for m in x]
+        seconds = medians(jobs, rounds=7)
+        for name, value in seconds.items():
+            total[name] += value * count / SAMPLE
+        ratios = ", ".join(f"{name} {seconds[name] / seconds[peer]:.3f}" for name in ours)
+        print(f"  {tuple(x.shape[1:])}: {ratios}", flush=True)
+    print("  all 24: " + ", ".join(f"{name} {total[name] / total[peer]:.3f}" for name in ours))
+
+
 def main() -> None:
     torch.manual_seed(0)
-    total: dict[str, float] = {}
-    print(f"{torch.get_num_threads()} threads, polar computes in {geometry.fast_dtype('cpu')}")
-    for shape, count in SHAPES.items():
-        x = torch.randn(count, *shape)
-        low = 30 * torch.randn(shape[0], 8) @ torch.randn(8, shape[1]) / 8 + torch.randn(shape)
-        few = x[:SAMPLE]
-        jobs: dict[str, Callable[[], object]] = {
-            "polar": lambda few=few: geometry.polar(few),
-            "polar, steps=3": lambda few=few: geometry.polar(few, steps=3, lower=1e-2),
-            "classic float32": lambda few=few: [classic(m) for m in few],
-        }
-        if "--float32" not in sys.argv:
-            jobs["torch, bfloat16"] = lambda few=few: [newton_schulz(m, geometry.MUON, 5, 1e-7) for m in few]
-        seconds = medians(jobs, rounds=5 if geometry.fast_dtype("cpu") == torch.bfloat16 or len(jobs) == 3 else 1)
-        for name, value in seconds.items():
-            total[name] = total.get(name, 0) + value * count / SAMPLE
+    fast = geometry.fast_dtype("cpu")
+    print(f"{torch.get_num_threads()} threads, polar computes in {fast}")
+    for shape in SHAPES:
+        x = torch.randn(shape)
+        low = 30 * torch.randn(shape[0], 8) @ torch.randn(8, shape[1]) / 8 + x
         products, share = flops(x)
         print(f"{shape}: {products} products, {share:.2f} of the flops of five classic steps; rms of σ − 1:")
-        for name, m in (("gaussian", x[0]), ("low rank plus noise", low)):
+        for name, m in (("gaussian", x), ("low rank plus noise", low)):
             print(f"  {name}: polar {spread(geometry.polar(m)):.3f}, classic {spread(classic(m)):.3f}")
-        for peer in [name for name in jobs if not name.startswith("polar")]:
-            ratios = ", ".join(f"{n} {seconds[n] / seconds[peer]:.3f}" for n in jobs if n.startswith("polar"))
-            print(f"  time over {peer}: {ratios}", flush=True)
-    for peer in [name for name in total if not name.startswith("polar")]:
-        for name in total:
-            if name.startswith("polar"):
-                print(f"all 24: {name} takes {total[name] / total[peer]:.3f} × {peer}")
+    shrink = 1 if fast == torch.bfloat16 else 4
+    print("time over torch.optim.Muon's function, bfloat16" + (f", at 1/{shrink} of the size" if shrink > 1 else ""))
+    compare("torch", lambda m: newton_schulz(m, geometry.MUON, 5, 1e-7), shrink)
+    print("time over the same function in float32")
+    compare("classic", classic)
 
 
 if __name__ == "__main__":

@@ -223,7 +223,9 @@ def test_bfloat16_is_used_where_it_is_fast_and_good_enough(monkeypatch: pytest.M
     for fast in (F16, F32):
         monkeypatch.setattr(module, "fast_dtype", lambda device, fast=fast: fast)
         assert plan(x=x)[1] == fast
-        assert plan(x=x, accuracy=1e-3)[1] == F32
+        assert plan(x=x, accuracy=0.05)[1] == F32
+        assert plan(x=x, accuracy=0.15)[1] == fast
+        assert plan(x=x, steps=6)[1] == F32
         assert plan(x=x, coefficients="muon")[1] == fast
         assert plan(x=x.double())[1] == F64
         assert plan(x=x, dtype=F32)[1] == F32

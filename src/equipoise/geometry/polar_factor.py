@@ -15,7 +15,7 @@ from equipoise.theory import _check as check
 
 METHODS = ("auto", "direct", "gram", "svd")
 _STEPS = 4
-_BF16_ERROR = 0.02
+_BF16_ERROR, _BF16_ACCURACY = 0.02, 0.1
 
 
 def polar(
@@ -47,7 +47,7 @@ def polar(
         coefficients: `"optimal"`, `"muon"` (the classic quintic), or a sequence of (a, b) and (a, b, c).
         degree: Of the optimal polynomials: 3 or 5.
         dtype: Of the computation. By default float64 for float64; else bfloat16 where the device multiplies it faster
-            and the wanted accuracy allows it (`fast_dtype`), else float32.
+            (`fast_dtype`) and no more than 2 % (by steps) or 10 % (by accuracy) is asked for; else float32.
 
     >>> x = torch.diag(torch.tensor([3.0, 1.0, -0.5]))
     >>> polar(x, accuracy=1e-4).round(decimals=3).diagonal().tolist()
@@ -109,7 +109,8 @@ def plan(
         if asked is None:
             count = check.whole("steps", _STEPS if steps is None else steps, low=1)
             asked = co.worst_error(co.optimal(count, lower, degree), lower)
-        dtype = _default_dtype(x, asked)
+        # A promise is kept in bfloat16 only if it is coarse: small singular values drown in its rounding.
+        dtype = _default_dtype(x, asked, _BF16_ERROR if accuracy is None else _BF16_ACCURACY)
     if dtype == torch.bfloat16:
         margins = {"safety": co.BF16_SAFETY, "cushion": co.BF16_CUSHION}
     if accuracy is None:
@@ -138,10 +139,10 @@ def fast_dtype(device: str) -> torch.dtype:
     return torch.float32
 
 
-def _default_dtype(x: Tensor, error: float) -> torch.dtype:
+def _default_dtype(x: Tensor, error: float, coarse: float = _BF16_ERROR) -> torch.dtype:
     if x.dtype == torch.float64:
         return torch.float64
-    return fast_dtype(x.device.type) if error >= _BF16_ERROR else torch.float32
+    return fast_dtype(x.device.type) if error >= coarse else torch.float32
 
 
 @lru_cache(maxsize=1024)
