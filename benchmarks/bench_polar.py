@@ -1,9 +1,9 @@
 """The polar factor against torch.optim.Muon's Newton–Schulz, as ratios measured in one run, interleaved, medians.
 
 Below 1 is faster than the peer. The matrices are those of a small transformer: 12 of 768 × 768, 6 of 3072 × 768 and 6
-of 768 × 3072, of which two each are run and weighted. A CPU without bfloat16 instructions would take minutes for torch's
-function, so there that comparison is made at a quarter of the size. The same function in float32 tells how much is due
-to the algorithm and how much to the dtype.
+of 768 × 3072, of which two each are run and weighted. A CPU without bfloat16 instructions would take minutes for
+torch's function, so there that comparison is made at a quarter of the size. The same function in float32 tells how much
+is due to the algorithm and how much to the dtype.
 """
 
 from __future__ import annotations

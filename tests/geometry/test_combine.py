@@ -87,8 +87,8 @@ def test_no_step_is_better(kind: type[eg.MaxOver] | type[eg.SumOver]) -> None:
     claimed = bound(norm.step(g, sharpness)).item()
     delta = [w.requires_grad_() for w in layers(20)]
     optimizer = torch.optim.Adam(delta, lr=0.03)
-    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 1200)
-    for _ in range(1200):
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 3000)
+    for _ in range(3000):
         optimizer.zero_grad()
         bound(delta).backward()
         optimizer.step()

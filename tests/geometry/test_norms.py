@@ -40,7 +40,7 @@ def test_hölder_and_the_triangle(name: str, seed: int) -> None:
 def test_dual_norm_against_an_optimizer(name: str) -> None:
     norm, shape = CASES[name]
     g = random(shape, 5)
-    found = max(climb(norm, g, seed, steps=600) for seed in range(2))
+    found = max(climb(norm, g, seed, steps=1200) for seed in range(2))
     assert found <= norm.dual(g).item() * (1 + 1e-9)
     # Adam leaves norms with kinks a little short of the maximum.
     assert found == pytest.approx(norm.dual(g).item(), rel=0.03)
@@ -197,12 +197,12 @@ def test_norms_are_values() -> None:
     [
         (lambda: eg.Lp(0.5), r"p = 0.5: must be a number in \[1, ∞\]"),
         (lambda: eg.Lp(math.nan), r"p = nan"),
-        (lambda: eg.Lp("2"), r"p = '2'"),
+        (lambda: eg.Lp("2"), r"p = '2'"),  # pyright: ignore
         (lambda: eg.Lp(2, dims=0), r"dims = 0: must be a whole number ≥ 1"),
         (lambda: eg.RMS(dims=-1), r"dims = -1"),
         (lambda: eg.Lp(2).norm(torch.ones(3, dtype=torch.int64)), r"torch.int64 .* floating"),
         (lambda: eg.frobenius().norm(torch.ones(3)), r"shape \(3,\): .* at least 2 dimensions"),
-        (lambda: eg.Lp(2).norm([1.0]), r"x is \[1.0\]"),
+        (lambda: eg.Lp(2).norm([1.0]), r"x is \[1.0\]"),  # pyright: ignore
         (lambda: eg.Lp(2).step(torch.ones(3), 0), r"sharpness = 0: must be a finite number > 0"),
     ],
 )
