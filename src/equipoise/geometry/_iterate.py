@@ -136,11 +136,13 @@ def _symmetric(
 ) -> None:
     """Set out to β·plus + α·AB, where the result is known to be symmetric.
 
-    With BLAS on a CPU, large products are computed by block rows up to the diagonal and mirrored: with two block rows ¾
-    of the flops. More blocks save more flops, but on a busy machine every call waits for the slowest thread.
+    With BLAS on one CPU thread, large products are computed by block rows up to the diagonal and mirrored: with two
+    block rows ¾ of the flops. With several threads this is a tenth faster at best, and half as fast as whole products
+    when the machine is busy, because every call waits for the slowest thread.
     """
     k = out.shape[-1]
-    if len(out) > 1 or k < _SYMMETRIC_FROM or out.device.type != "cpu" or out.dtype.itemsize < 4:
+    whole = out.device.type != "cpu" or out.dtype.itemsize < 4 or torch.get_num_threads() > 1
+    if whole or len(out) > 1 or k < _SYMMETRIC_FROM:
         if plus is None:
             torch.bmm(a, b, out=out)
         else:
