@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
-BENCHMARKS := theory optim store
+BENCHMARKS := theory optim store polar
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test lint types unit evidence bench format clean
@@ -36,6 +36,7 @@ unit: $(READY)
 evidence: $(READY)  ## the long experiments, and the tables of the docs
 	$(BIN)/pytest -m evidence
 	$(BIN)/python benchmarks/theory_table.py --write
+	$(BIN)/python benchmarks/polar_table.py --write
 
 bench: $(READY)  ## speed, as ratios against peers measured in the same run
 	for name in $(BENCHMARKS); do $(BIN)/python benchmarks/$$name.py || exit 1; done

@@ -21,7 +21,8 @@ SOURCE = ROOT / "src" / "equipoise"
 MAY_IMPORT = {
     "theory": set(),
     "schedules": {"theory"},
-    "optim": {"theory", "schedules"},
+    "geometry": {"theory"},
+    "optim": {"theory", "schedules", "geometry"},
     "planner": {"theory", "schedules"},
     "monitor": {"theory", "schedules", "planner"},
     "cli": {"theory", "schedules", "planner", "monitor"},

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 from equipoise._version import __version__
 
 if TYPE_CHECKING:
-    from equipoise import monitor, optim, planner, schedules, theory
+    from equipoise import geometry, monitor, optim, planner, schedules, theory
     from equipoise.monitor import Run
     from equipoise.optim import (
         SGDM,
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     )
     from equipoise.planner import plan
 
-_MODULES = ("monitor", "optim", "planner", "schedules", "theory")
+_MODULES = ("geometry", "monitor", "optim", "planner", "schedules", "theory")
 _FROM = {
     "Run": "monitor",
     "plan": "planner",
@@ -72,6 +72,7 @@ __all__ = [
     "SignSGDM",
     "Switch",
     "__version__",
+    "geometry",
     "monitor",
     "optim",
     "param_groups",

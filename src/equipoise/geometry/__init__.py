@@ -1,0 +1,40 @@
+"""Norms, dual norms, dualize and the polar factor: which direction is steepest depends on how length is measured.
+
+- `named("spectral")`, `Lp`, `RMS`, `Operator`: norms with `norm`, `dual`, `dualize`, `project`, `step`.
+- `Scaled`, `Flat`, `Positions`, `Heads`, `MaxOver` (the modular norm), `SumOver`: norms made of norms.
+- `polar`: UVᵀ by products alone, in batches, the engine of Muon. `optimal`: its coefficients.
+- `sharpness`, `induced_norm`: norms without a closed form, estimated.
+"""
+
+from equipoise.geometry.coefficients import MUON, minimax, optimal, steps_for, worst_error
+from equipoise.geometry.combine import Flat, Heads, MaxOver, Positions, Scaled, SumOver
+from equipoise.geometry.matrix import Operator
+from equipoise.geometry.names import NAMES, named
+from equipoise.geometry.norms import RMS, Lp, Norm, frobenius
+from equipoise.geometry.numeric import induced_norm, sharpness
+from equipoise.geometry.polar_factor import fast_dtype, polar
+
+__all__ = [
+    "MUON",
+    "NAMES",
+    "RMS",
+    "Flat",
+    "Heads",
+    "Lp",
+    "MaxOver",
+    "Norm",
+    "Operator",
+    "Positions",
+    "Scaled",
+    "SumOver",
+    "fast_dtype",
+    "frobenius",
+    "induced_norm",
+    "minimax",
+    "named",
+    "optimal",
+    "polar",
+    "sharpness",
+    "steps_for",
+    "worst_error",
+]
