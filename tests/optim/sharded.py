@@ -30,6 +30,10 @@ CASES: list[tuple[type, dict[str, Any]]] = [
     (optim.AdamCPR, {"lr": 0.01, "warm_start": 2}),
     (optim.RotationalAdamW, {"lr": 0.01, "weight_decay": 0.1, "granularity": 5}),
     (optim.AdamW, {"lr": 0.01, "weight_decay": 0.1, "compile": True}),
+    (optim.Muon, {"lr": 0.01}),
+    (optim.RotationalMuon, {"lr": 0.01}),
+    (optim.SteepestDescent, {"lr": 0.01, "momentum": 0.5}),
+    (optim.SteepestDescent, {"sharpness": 10.0}),
     (optim.RotationalAdamW, {"lr": 0.01, "weight_decay": 0.1, "compile": True}),
 ]
 PLACEMENTS = {"rows": Shard(0), "columns": Shard(1), "replicated": Replicate()}

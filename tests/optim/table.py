@@ -74,4 +74,14 @@ CONTROLLED = [
     Row("AdamCPR", optim.AdamCPR, {"lr": 0.02, "warm_start": 3}),
 ]
 
+# These make two groups of one, matrices and the rest.
+MATRIX = [
+    Row("RotationalMuon", optim.RotationalMuon, TURN | {"adam": TURN}),
+    Row("HyperballMuon", optim.HyperballMuon, {"lr": 0.02, "adam": {"lr": 0.02}}),
+    Row("Muon", optim.Muon, {"lr": 0.02, "adam": {"lr": 0.02}}),
+    Row("Muon cautious", optim.Muon, {"lr": 0.02, "decay": "cautious", "nesterov": False, "adam": {"lr": 0.02}}),
+    Row("SteepestDescent", optim.SteepestDescent, {"lr": 0.02, "momentum": 0.8, "weight_decay": 0.1}),
+    Row("SteepestDescent sharpness", optim.SteepestDescent, {"sharpness": 50.0}),
+]
+
 ALL = PLAIN + CONTROLLED

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from table import ALL, CONTROLLED, PLAIN, Row
+from table import ALL, CONTROLLED, MATRIX, PLAIN, Row
 
 SHAPES = ((5, 6), (4, 3, 2), (7,))
 
@@ -60,7 +60,7 @@ def test_is_torchs(row: Row) -> None:
     assert_same(run(row.build(ours), ours), run(row.twin(theirs), theirs), rtol=1e-12, atol=1e-14)
 
 
-@pytest.mark.parametrize("row", ALL, ids=str)
+@pytest.mark.parametrize("row", ALL + MATRIX, ids=str)
 def test_loop_is_foreach(row: Row) -> None:
     loop, together = parameters(), parameters()
     a, b = run(row.build(loop, foreach=False), loop), run(row.build(together, foreach=True), together)
@@ -68,7 +68,7 @@ def test_loop_is_foreach(row: Row) -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
-@pytest.mark.parametrize("row", ALL, ids=str)
+@pytest.mark.parametrize("row", ALL + MATRIX, ids=str)
 def test_resume_is_bit_identical(row: Row, dtype: torch.dtype) -> None:
     """Through a file read with weights_only=True, into a new optimizer over copied weights."""
     through = parameters(dtype)
@@ -89,7 +89,7 @@ def test_resume_is_bit_identical(row: Row, dtype: torch.dtype) -> None:
     assert_same(run(later, second, range(5, 12)), whole)
 
 
-@pytest.mark.parametrize("row", ALL, ids=str)
+@pytest.mark.parametrize("row", ALL + MATRIX, ids=str)
 def test_copies_and_pickles_go_on_alike(row: Row) -> None:
     params = parameters(torch.float32)
     optimizer = row.build(params)
@@ -97,12 +97,12 @@ def test_copies_and_pickles_go_on_alike(row: Row) -> None:
     twins = (copy.deepcopy(optimizer), pickle.loads(pickle.dumps(optimizer)))
     expected = run(optimizer, params, range(3, 6))
     for twin in twins:
-        theirs = twin.param_groups[0]["params"]
+        theirs = [p for group in twin.param_groups for p in group["params"]]
         assert theirs[0] is not params[0]
         assert_same(run(twin, theirs, range(3, 6)), expected)
 
 
-@pytest.mark.parametrize("row", ALL, ids=str)
+@pytest.mark.parametrize("row", ALL + MATRIX, ids=str)
 def test_maximize_is_the_negative_gradient(row: Row) -> None:
     if row.options.get("l2"):
         pytest.skip("L2 is added to the gradient after its sign is turned")

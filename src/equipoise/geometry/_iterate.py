@@ -55,17 +55,19 @@ def products(polynomials: Sequence[Polynomial], ends: Sequence[bool]) -> tuple[i
     return large, small
 
 
-def iterate(x: Tensor, polynomials: Sequence[Polynomial], ends: Sequence[bool], dtype: torch.dtype) -> Tensor:
+def iterate(
+    x: Tensor, polynomials: Sequence[Polynomial], ends: Sequence[bool], dtype: torch.dtype, bound: str = "gram"
+) -> Tensor:
     """Apply the polynomials to the singular values of every matrix in x (batch, m, n), after normalisation."""
     out = torch.empty(x.shape, dtype=dtype, device=x.device)
     # On a CPU one large matrix at a time stays in cache, and small ones share a call.
     size = max(1, _CHUNK // max(1, x[0].numel())) if x.device.type == "cpu" else max(1, len(x))
     for here, there in zip(x.split(size), out.split(size), strict=True):
-        _iterate(here, polynomials, ends, there)
+        _iterate(here, polynomials, ends, there, bound)
     return out
 
 
-def _iterate(x: Tensor, polynomials: Sequence[Polynomial], ends: Sequence[bool], out: Tensor) -> None:
+def _iterate(x: Tensor, polynomials: Sequence[Polynomial], ends: Sequence[bool], out: Tensor, bound: str) -> None:
     tall = x.shape[-2] > x.shape[-1]
     k = min(x.shape[-2:])
     y, spare = _by_largest_entry(x, out.dtype), out
@@ -75,7 +77,7 @@ def _iterate(x: Tensor, polynomials: Sequence[Polynomial], ends: Sequence[bool],
         if fresh:
             _symmetric(y.mT, y, r) if tall else _symmetric(y, y.mT, r)
         if i == 0:
-            _first(p, r, h, t)
+            _first(p, r, h, t, bound)
         else:
             _polynomial(p, r, h)
         if gathered:
@@ -102,8 +104,8 @@ def _by_largest_entry(x: Tensor, dtype: torch.dtype) -> Tensor:
     return (x / largest.masked_fill(largest == 0, 1)).to(dtype)
 
 
-def _first(p: Polynomial, r: Tensor, h: Tensor, t: Tensor) -> None:
-    """h(R/s²)/s for a bound s on the largest singular value.
+def _first(p: Polynomial, r: Tensor, h: Tensor, t: Tensor, bound: str) -> None:
+    """h(R/s²)/s for a bound s on the largest singular value: ‖Y‖_F if asked for, or better.
 
     s = ‖R²‖_F^¼ = (Σσ⁸)^⅛ costs nothing, because R² is needed anyway, and is much sharper than ‖Y‖_F: for a Gaussian
     768 × 768 matrix 1.6 times the largest singular value, not 14 times. That is worth more than a step.
@@ -111,6 +113,9 @@ def _first(p: Polynomial, r: Tensor, h: Tensor, t: Tensor) -> None:
     dtype = torch.promote_types(r.dtype, torch.float32)
     if len(p) == 3:
         _symmetric(r, r, t)
+    if bound == "frobenius":
+        s = r.diagonal(dim1=-2, dim2=-1).sum(-1, dtype=dtype)[..., None, None] ** 0.5
+    elif len(p) == 3:
         s = torch.linalg.vector_norm(t, dim=(-2, -1), keepdim=True, dtype=dtype) ** 0.25
     else:
         s = torch.linalg.vector_norm(r, dim=(-2, -1), keepdim=True, dtype=dtype) ** 0.5

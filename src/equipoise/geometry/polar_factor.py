@@ -27,6 +27,7 @@ def polar(
     method: str = "auto",
     coefficients: str | Sequence[Sequence[float]] = "optimal",
     degree: int = 5,
+    bound: str = "gram",
     dtype: torch.dtype | None = None,
 ) -> Tensor:
     """UVᵀ for every matrix UΣVᵀ in x, that is dualize(x) in the spectral norm.
@@ -46,6 +47,8 @@ def polar(
             one with fewer flops, `"svd"` is exact, in float64, and the only one through which gradients flow.
         coefficients: `"optimal"`, `"muon"` (the classic quintic), or a sequence of (a, b) and (a, b, c).
         degree: Of the optimal polynomials: 3 or 5.
+        bound: What x is divided by first, to have no singular value above 1: `"gram"`, ‖(xxᵀ)²‖_F^¼, is sharp and
+            costs nothing; `"frobenius"` is what Muon was published with.
         dtype: Of the computation. By default float64 for float64; else bfloat16 where the device multiplies it faster
             (`fast_dtype`) and no more than 2 % (by steps) or 10 % (by accuracy) is asked for; else float32.
 
@@ -59,6 +62,7 @@ def polar(
         what = f"a {x.dtype} tensor of shape {tuple(x.shape)}" if isinstance(x, Tensor) else repr(x)
         raise ValueError(f"x is {what}: must be a tensor of a floating dtype with at least two dimensions")
     check.choice("method", method, METHODS)
+    check.choice("bound", bound, ("gram", "frobenius"))
     polynomials, dtype = plan(
         steps=steps, accuracy=accuracy, lower=lower, coefficients=coefficients, degree=degree, dtype=dtype, x=x
     )
@@ -68,7 +72,7 @@ def polar(
         return _exact(x)
     with torch.no_grad():
         ends = _ends(polynomials, method, tuple(x.shape[-2:]), dtype)
-        out = _iterate.iterate(x.reshape(-1, *x.shape[-2:]), polynomials, ends, dtype)
+        out = _iterate.iterate(x.reshape(-1, *x.shape[-2:]), polynomials, ends, dtype, bound)
         return out.reshape(x.shape).to(x.dtype)
 
 

@@ -18,6 +18,7 @@ from equipoise.optim.folding import fold
 from equipoise.optim.gains import Gain, Standardized, add_gains, standardize
 from equipoise.optim.groups import ParamGroups, param_groups
 from equipoise.optim.invariance import Invariance, TensorInvariance, scale_invariance
+from equipoise.optim.matrix import HyperballMuon, Muon, RotationalMuon, SteepestDescent
 from equipoise.optim.moves import Constrain, Decay, Move
 from equipoise.optim.optimizers import SGDM, Adam, AdamW, Lion, NormalizedGD, RMSProp, SignSGDM
 from equipoise.optim.rotate import Hyperball, Rotate
@@ -34,9 +35,11 @@ __all__ = [
     "Gain",
     "Hyperball",
     "HyperballAdamW",
+    "HyperballMuon",
     "Invariance",
     "Lion",
     "Move",
+    "Muon",
     "NormalizedGD",
     "ParamGroups",
     "RMSProp",
@@ -45,12 +48,14 @@ __all__ = [
     "RotationalAdamL2",
     "RotationalAdamW",
     "RotationalLion",
+    "RotationalMuon",
     "RotationalSGDM",
     "RotationalSignSGDM",
     "Rule",
     "RuleOptimizer",
     "SignSGDM",
     "Standardized",
+    "SteepestDescent",
     "Switch",
     "TensorInvariance",
     "add_gains",

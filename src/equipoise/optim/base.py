@@ -68,8 +68,13 @@ class RuleOptimizer(Optimizer):
 
     def _fresh(self) -> None:
         """What only speeds steps up, and is made again from the rest."""
-        self._fast, self._clock = Fast(self.rule, self.move), Clock("step")
+        self._fast: dict[tuple[Rule, Move], Fast] = {}
+        self._clock = Clock("step")
         self._casts: dict[int, Cast] = {}
+
+    def pair(self, group: dict[str, Any]) -> tuple[Rule, Move]:
+        """The rule and the move of a group: the same for all, unless an optimizer says otherwise."""
+        return self.rule, self.move
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add a group, its options checked.
@@ -143,13 +148,16 @@ class RuleOptimizer(Optimizer):
     @torch.compiler.disable()
     def _step(self) -> None:
         """The step itself, out of a compiled training step: its step counts would make that recompile every time."""
-        if any(p.grad is not None and p.grad.is_sparse for g in self.param_groups for p in g["params"]):
-            raise ValueError("gradient is sparse: use a dense one (torch.nn.Embedding(sparse=False))")
+        self._refuse_sparse()
         if not self._all_finite():
             self.skipped += 1
             return
         for group in self.param_groups:
             self._step_group(group)
+
+    def _refuse_sparse(self) -> None:
+        if any(p.grad is not None and p.grad.is_sparse for g in self.param_groups for p in g["params"]):
+            raise ValueError("gradient is sparse: use a dense one (torch.nn.Embedding(sparse=False))")
 
     def _all_finite(self) -> bool:
         """Whether the step may go on; gradients are looked at only where a group asks for it."""
@@ -185,7 +193,10 @@ class RuleOptimizer(Optimizer):
                 group["angle"] = float(self._angle(t))
             pieces, grads = [piece for piece, _ in bucket], [grad for _, grad in bucket]
             if wanted(group, t):
-                pieces, grads = self._fast.step(pieces, grads, t, group)
+                pair = self.pair(group)
+                if pair not in self._fast:
+                    self._fast[pair] = Fast(*pair)
+                pieces, grads = self._fast[pair].step(pieces, grads, t, group)
             together = len(pieces) > 1 and not distributed and group["foreach"] is not False
             ends = [(0, len(pieces))] if together else [(i, i + 1) for i in range(len(pieces))]
             for i, j in ends:
@@ -199,7 +210,7 @@ class RuleOptimizer(Optimizer):
         cast = self._casts.get(id(group))
         if cast is None or not cast.holds(live, states):
             for p, state in zip(live, states, strict=True):
-                self._init_state(p, state)
+                _init_state(p, state, self.pair(group)[0])
             sorts = [(p.device, _state_dtype(p), _is_distributed(p)) for p in live]
             cast = Cast(live, states, [Piece(p, s) for p, s in zip(live, states, strict=True)], sorts)
             self._casts[id(group)] = cast
@@ -214,26 +225,29 @@ class RuleOptimizer(Optimizer):
         together: bool,
         group: dict[str, Any],
     ) -> None:
+        rule, move = self.pair(group)
+
         def pack(tensors: list[Tensor]) -> Any:
             return Many(tensors) if together else tensors[0]
 
         grads = [grad if grad.dtype == dtype else grad.to(dtype) for grad in grads]
-        g: Any = pack([self.move.prepare(grad, piece.w, group) for grad, piece in zip(grads, pieces, strict=True)])
+        g: Any = pack([move.prepare(grad, piece.w, group) for grad, piece in zip(grads, pieces, strict=True)])
         if group["maximize"]:
             g = g.neg()
         if group["l2"]:
             g = g.add(pack([piece.w for piece in pieces]), alpha=float(group["l2"]))
-        averages = tuple(pack([piece.state[name] for piece in pieces]) for name in self.rule.state)
-        if t == 1 and self.rule.starts(group):
-            self.rule.start(g, averages, group)
-        u = self.rule(g, averages, self.rule.numbers(t, group), group)
-        self.move(pieces, u, rule=self.rule, t=t, group=group)
+        averages = tuple(pack([piece.state[name] for piece in pieces]) for name in rule.state)
+        if t == 1 and rule.starts(group):
+            rule.start(g, averages, group)
+        u = rule(g, averages, rule.numbers(t, group), group)
+        move(pieces, u, rule=rule, t=t, group=group)
 
-    def _init_state(self, p: Tensor, state: dict[str, Any]) -> None:
-        """What is missing of a parameter's state: all of it at first, and what another optimizer did not save."""
-        for name in self.rule.state:
-            if state.get(name) is None:
-                state[name] = torch.zeros_like(p, dtype=_state_dtype(p), memory_format=torch.preserve_format)
+
+def _init_state(p: Tensor, state: dict[str, Any], rule: Rule) -> None:
+    """What is missing of a parameter's averages: all of them at first, and what another optimizer did not save."""
+    for name in rule.state:
+        if state.get(name) is None:
+            state[name] = torch.zeros_like(p, dtype=_state_dtype(p), memory_format=torch.preserve_format)
 
 
 def evaluated(closure: Callable[[], Any] | None) -> Any:

@@ -48,7 +48,7 @@ class Fast:
         self, pieces: list[Piece], grads: list[Tensor], t: int, group: dict[str, Any]
     ) -> tuple[list[Piece], list[Tensor]]:
         """Take the step of those parameters that can be compiled; return the others and their gradients."""
-        if t == 1 and self.rule.starts(group):
+        if not self.rule.compiles or (t == 1 and self.rule.starts(group)):
             return pieces, grads
         left: list[int] = []
         for batch in self._plan(pieces, grads, group).batches:
@@ -144,7 +144,7 @@ class Fast:
         mine: dict[str, float] | None = step_numbers(group)
         if batch.columns:
             assert isinstance(move, RowMove)
-            mine = move.numbers(self.rule, t, move.steps(pieces[first].state), group)
+            mine = move.numbers(self.rule, t, move.steps(pieces[first].state), group, ())
             if mine is None:  # the weights stay where they are, to the bit
                 return False
         elif isinstance(move, Constrain):

@@ -42,7 +42,7 @@ def _settled(items: tuple[tuple[str, Any], ...]) -> theory.Stationary:
     return theory.stationary(arguments.pop("optimizer"), **arguments)
 
 
-def settled(rule: Rule, group: dict[str, Any]) -> theory.Stationary:
+def settled(rule: Rule, group: dict[str, Any], shape: tuple[int, ...] = (1,)) -> theory.Stationary:
     """Where the group's lr and weight decay would settle a row: η_r, and the norm over √size.
 
     SGDM's decay is taken as torch's, through its momentum (RE Table 1), unless it is of another kind.
@@ -57,8 +57,7 @@ def settled(rule: Rule, group: dict[str, Any]) -> theory.Stationary:
         "decay": group["decay"],
         "lr_max": top,
         "method": group["method"],
-        "size": 1,
-    }
+    } | rule.theory_of(shape, group)
     return _settled(tuple(sorted(known.items())))
 
 
@@ -76,8 +75,10 @@ class RowMove(Move):
         """The columns at first, for the rows of w."""
 
     @abstractmethod
-    def numbers(self, rule: Rule, t: int, steps: int, group: dict[str, Any]) -> dict[str, float] | None:
-        """The numbers of step t, the tracker's `steps`-th; None: the weights stay where they are."""
+    def numbers(
+        self, rule: Rule, t: int, steps: int, group: dict[str, Any], shape: tuple[int, ...]
+    ) -> dict[str, float] | None:
+        """The numbers of step t, the tracker's `steps`-th, for that shape; None: the weights stay where they are."""
 
     @abstractmethod
     def turn(
@@ -114,7 +115,7 @@ class RowMove(Move):
             if not turns(piece.w, group):
                 plain_step(piece.w, direction, step_numbers(group), group)
                 continue
-            numbers = self.numbers(rule, t, self.steps(piece.state), group)
+            numbers = self.numbers(rule, t, self.steps(piece.state), group, tuple(piece.w.shape))
             if numbers is not None:
                 self.move(piece, direction, numbers, group)
 
@@ -196,16 +197,18 @@ class Rotate(RowMove):
         # A zero row shall grow: its norm is minus the goal until it has come there.
         return torch.where(n > 0, n, -goal), torch.zeros_like(n)
 
-    def numbers(self, rule: Rule, t: int, steps: int, group: dict[str, Any]) -> dict[str, float] | None:
+    def numbers(
+        self, rule: Rule, t: int, steps: int, group: dict[str, Any], shape: tuple[int, ...]
+    ) -> dict[str, float] | None:
         given = group["angle"]
         if given is None and float(group["weight_decay"]) == 0 and float(group["lr"]) > 0:
             raise ValueError(NO_DECAY)
-        angle = settled(rule, group).rotation if given is None else float(given)
+        angle = settled(rule, group, shape).rotation if given is None else float(given)
         if angle == 0.0:
             return None
         beta, expected = group["track"], rule.expected_square(t, group)
         own, lost = beta ** (steps / 4), decay_of(group)
-        known = lost > 0 and group["norm"] is None and rule.theory(group)["optimizer"] not in ("sgdm", "ngd")
+        known = lost > 0 and group["norm"] is None and rule.theory(group)["optimizer"] not in ("sgdm", "ngd", "muon")
         return {
             "angle": angle,
             "tangent": math.tan(min(angle, 1.5)),
@@ -248,7 +251,7 @@ class Rotate(RowMove):
             super().__call__(pieces, u, rule=rule, t=t, group=group)
             return
         for piece, direction in zip(pieces, directions(u, len(pieces)), strict=True):
-            numbers = self.numbers(rule, t, t, group) if turns(piece.w, group) else None
+            numbers = self.numbers(rule, t, t, group, tuple(piece.w.shape)) if turns(piece.w, group) else None
             if numbers is None:
                 plain_step(piece.w, direction, step_numbers(group), group)
             else:
@@ -286,7 +289,9 @@ class Hyperball(RowMove):
     def begin(self, w: Tensor, group: dict[str, Any]) -> tuple[Tensor, ...]:
         return (row_norm(w),)
 
-    def numbers(self, rule: Rule, t: int, steps: int, group: dict[str, Any]) -> dict[str, float] | None:
+    def numbers(
+        self, rule: Rule, t: int, steps: int, group: dict[str, Any], shape: tuple[int, ...]
+    ) -> dict[str, float] | None:
         return {"lr": float(group["lr"])} if float(group["lr"]) else None
 
     def turn(

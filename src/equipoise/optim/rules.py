@@ -89,6 +89,9 @@ class Rule(ABC):
     by_rows: ClassVar[bool] = False
     """Whether the equation is of rows, in the group's granularity, and not of single elements."""
 
+    compiles: ClassVar[bool] = True
+    """Whether the equation is one of elements or rows, which a kernel can take; products of matrices are not."""
+
     @abstractmethod
     def numbers(self, t: int, group: dict[str, Any]) -> dict[str, float]:
         """All the numbers of step t that the equation has: what schedules and the step count may move."""
@@ -108,6 +111,10 @@ class Rule(ABC):
     @abstractmethod
     def theory(self, group: dict[str, Any]) -> dict[str, Any]:
         """The arguments of `theory.stationary` that describe the direction."""
+
+    def theory_of(self, shape: tuple[int, ...], group: dict[str, Any]) -> dict[str, Any]:
+        """More of them, where they depend on the shape of the parameter."""
+        return {"size": 1}
 
     def expected_square(self, t: int, group: dict[str, Any]) -> float:
         """r_t: E‖u_t‖² in a random walk, up to a factor that does not depend on t.  THEORY 7."""

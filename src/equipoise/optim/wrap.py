@@ -146,7 +146,7 @@ class Rotational(Optimizer):
         if self._angle is not None:
             return float(self._angle)
         if isinstance(self.inner, RuleOptimizer):
-            return settled(self.inner.rule, group | {"method": self._options["method"]}).rotation
+            return settled(self.inner.pair(group)[0], group | {"method": self._options["method"]}).rotation
         lr, wd = float(group["lr"]), float(group.get("weight_decay", 0.0) or 0.0)
         known: dict[str, Any]
         if "betas" in group:
@@ -189,7 +189,7 @@ class Rotational(Optimizer):
             # What is left of a small step after p was rounded is noise of this size.
             noise = (4 * torch.finfo(p.dtype).eps / lr) ** 2 / max(1, p.shape[0])
             options |= {"angle": angles[id(group)], "granularity": self._parts(group)}
-            numbers = self._rotate.numbers(self._rule, 1, self._rotate.steps(state), options)
+            numbers = self._rotate.numbers(self._rule, 1, self._rotate.steps(state), options, ())
             if numbers is not None:
                 self._rotate.move(Piece(old, state), direction, numbers | {"noise": noise}, options)
             p.copy_(old)

@@ -96,10 +96,13 @@ def _tensor(name: str, p: torch.Tensor, kind: str | None, group: int, muon: dict
 
 
 def _muon_scale(shape: tuple[int, ...], group: dict[str, Any]) -> float:
-    """How torch.optim.Muon scales lr by shape: √max(1, rows/columns), or 0.2·√max(rows, columns) to match AdamW."""
+    """How Muon, torch's or ours, scales lr by shape: √max(1, rows/columns) unless another rule was chosen."""
     rows, columns = shape[0], math.prod(shape[1:])
-    if group.get("adjust_lr_fn") == "match_rms_adamw":
+    rule = group.get("scale", group.get("adjust_lr_fn"))  # ours, or torch's
+    if rule in ("adam", "match_rms_adamw"):
         return 0.2 * math.sqrt(max(rows, columns))
+    if rule in ("spectral", "none"):
+        return math.sqrt(rows / columns) if rule == "spectral" else 1.0
     return math.sqrt(max(1.0, rows / columns))
 
 
@@ -110,7 +113,7 @@ def _with_count(tensor: Tensor) -> Tensor:
 def _own_group(optimizer: Any, group: dict[str, Any]) -> tuple[Group, list[str]]:
     """A group of one of our own optimizers, whose rule says what theory calls it."""
     notes = []
-    known = optimizer.rule.theory(group)
+    known = optimizer.pair(group)[0].theory(group)
     name = known["optimizer"]
     betas = known.get("betas", (known.get("momentum", 0.0), 0.999))
     wd, coupled = float(group["weight_decay"]), False if name == "sgdm" else None

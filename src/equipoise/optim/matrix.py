@@ -1,0 +1,330 @@
+"""Optimizers for matrices: Muon and its norm-controlling kin, with AdamW for the rest; steepest descent in a norm."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, final
+
+import torch
+
+from equipoise import geometry
+from equipoise.geometry import Norm
+from equipoise.optim.base import RuleOptimizer
+from equipoise.optim.matrix_rules import SCALES, DualRule, MuonRule, averaged, matrices
+from equipoise.optim.moves import Decay, Move
+from equipoise.optim.optimizers import Params, adam_options, common
+from equipoise.optim.rotate import Hyperball, Rotate
+from equipoise.optim.rules import AdamRule, Rule
+from equipoise.theory import _check
+
+ADAM = {"lr": 3e-4, "betas": (0.9, 0.95), "eps": 1e-8}
+POLAR = ("steps", "accuracy", "lower", "method", "coefficients", "degree", "bound", "dtype")
+
+
+class _MuonFamily(RuleOptimizer):
+    """Muon for matrices and convolutions, AdamW for everything else, in one optimizer."""
+
+    def __init__(
+        self,
+        params: Params,
+        lr: float,
+        weight_decay: float,
+        move: Move,
+        adam: Mapping[str, Any] | None,
+        polar: Mapping[str, Any] | None,
+        options: dict[str, Any],
+        **own: Any,
+    ):
+        self._matrix, self._other = MuonRule(), AdamRule()
+        self._adam = ADAM | dict(adam or {})
+        own |= {"polar": dict(polar or {}), "muon": None, "split": 1, "flatten": False, "role": None}
+        own |= adam_options(True, True, False, self._adam["betas"], self._adam["eps"])
+        for name in self._adam:
+            if name not in ("lr", "betas", "eps", "weight_decay", "decay"):
+                raise ValueError(f"adam[{name!r}]: must be lr, betas, eps, weight_decay or decay")
+        super().__init__(params, common(lr, weight_decay, options, **own), rule=self._matrix, move=move)
+
+    def pair(self, group: dict[str, Any]) -> tuple[Rule, Move]:
+        """Muon's rule for groups of matrices, Adam's for the others; the move is the same."""
+        return (self._matrix if group["muon"] else self._other), self.move
+
+    def __getstate__(self) -> dict[str, Any]:
+        return super().__getstate__() | {name: getattr(self, name) for name in ("_matrix", "_other", "_adam")}
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Add a group. Without a role and without `muon`, it is split into matrices and the rest.
+
+        Args:
+            param_group: as for any torch optimizer; `role` as `param_groups` gives it, or `muon` True or False.
+        """
+        role, muon = param_group.get("role"), param_group.get("muon")
+        if muon is None and role is not None:
+            muon = role in ("matrix", "conv")
+        if muon is None:
+            for part in _by_dimensions(param_group):
+                self.add_param_group(part)
+            return
+        group = dict(param_group) | {"muon": bool(muon)}
+        if not muon:
+            for name in ("lr", "weight_decay", "decay"):
+                if name in self._adam:
+                    group.setdefault(name, self._adam[name])
+        super().add_param_group(group)
+        added = self.param_groups[-1]
+        try:
+            _check_muon(added)
+        except ValueError:
+            self.param_groups.pop()
+            raise
+
+
+def _by_dimensions(group: dict[str, Any]) -> list[dict[str, Any]]:
+    """A group as one of matrices and one of the rest, those that are not empty."""
+    params = group["params"]
+    listed = [params] if torch.is_tensor(params) else list(params)
+    names = group.get("param_names")
+    parts = []
+    for muon in (True, False):
+        chosen = [i for i, p in enumerate(listed) if ((p[1] if isinstance(p, tuple) else p).ndim >= 2) is muon]
+        if chosen:
+            part = group | {"params": [listed[i] for i in chosen], "muon": muon}
+            parts.append(part if names is None else part | {"param_names": [names[i] for i in chosen]})
+    return parts
+
+
+def _check_muon(group: dict[str, Any]) -> None:
+    _check.choice("scale", group["scale"], SCALES)
+    _check.whole("split", group["split"], low=1)
+    for name in group["polar"]:
+        _check.choice("polar", name, POLAR)
+    if not group["muon"]:
+        return
+    for p in group["params"]:
+        if p.ndim < 2:
+            raise ValueError(f"muon = True for a parameter of shape {tuple(p.shape)}: must have two dimensions or more")
+        rows = matrices(tuple(p.shape), group | {"split": 1})[1]
+        if rows % int(group["split"]):
+            raise ValueError(f"split = {group['split']}: must divide the {rows} rows of each matrix")
+
+
+@final
+class Muon(_MuonFamily):
+    """m ← βm + (1−β)g, w ← (1−ηλ)w − η·scale·UVᵀ, UVᵀ the polar factor of m or its Nesterov form; AdamW for the rest.
+
+    Give it `param_groups(model)`: matrices and convolutions take Muon's step, embeddings, heads, gains and biases
+    AdamW's, in one object with one state. Without roles, parameters of two dimensions or more take Muon's.
+
+    Args:
+        params: parameters or groups. A group may say `muon` (True, False), `split` (equal parts of the rows that are
+            matrices of their own: 3 for fused QKV, or heads), `flatten` (a three-dimensional parameter is one matrix
+            and not a stack of them, as experts are).
+        lr: learning rate η of matrices.
+        momentum: β.
+        nesterov: orthogonalise βm + (1−β)g instead of m.
+        weight_decay: λ, decoupled.
+        scale: "original", "adam", "spectral" or "none": `matrix_rules.lr_scale`.
+        polar: arguments of `geometry.polar`, as `{"steps": 5}` or `{"accuracy": 1e-3}`.
+        adam: `lr`, `betas`, `eps`, `weight_decay`, `decay` of the AdamW groups; lr 3e-4 and betas (0.9, 0.95) if not.
+        **options: as for `SGDM`.
+
+    Reference: Jordan et al. 2024; torch.optim.Muon; Muon appendix.
+
+    >>> w = torch.nn.Parameter(torch.zeros(2, 2))
+    >>> optimizer = Muon([w], lr=0.1, polar={"accuracy": 1e-4})
+    >>> w.grad = torch.tensor([[3.0, 0.0], [0.0, 0.1]])
+    >>> _ = optimizer.step()
+    >>> w.detach().round(decimals=3)
+    tensor([[-0.1000,  0.0000],
+            [ 0.0000, -0.1000]])
+    """
+
+    def __init__(
+        self,
+        params: Params,
+        lr: float = 0.02,
+        *,
+        momentum: float = 0.95,
+        nesterov: bool = True,
+        weight_decay: float = 0.1,
+        scale: str = "original",
+        polar: Mapping[str, Any] | None = None,
+        adam: Mapping[str, Any] | None = None,
+        **options: Any,
+    ):
+        own = {"momentum": momentum, "nesterov": nesterov, "scale": scale}
+        super().__init__(params, lr, weight_decay, Decay(), adam, polar, options, **own)
+
+
+@final
+class RotationalMuon(_MuonFamily):
+    """Muon's direction at Muon's equilibrium rotation from the first step, norms kept; RotationalAdamW for the rest.
+
+    Args:
+        params: as for `Muon`; `rotate` in a group says whether its parameters rotate.
+        lr: learning rate η of matrices; with weight decay it sets the rotation. The scale of the update does not.
+        momentum: β.
+        nesterov: orthogonalise βm + (1−β)g instead of m.
+        weight_decay: λ.
+        angle: the rotation itself instead.
+        polar: as for `Muon`.
+        adam: as for `Muon`.
+        **options: as for `RotationalSGDM`.
+
+    Reference: RE Algorithm 1; THEORY 1, 7.
+    """
+
+    def __init__(
+        self,
+        params: Params,
+        lr: float = 0.02,
+        *,
+        momentum: float = 0.95,
+        nesterov: bool = True,
+        weight_decay: float = 0.1,
+        angle: float | None = None,
+        polar: Mapping[str, Any] | None = None,
+        adam: Mapping[str, Any] | None = None,
+        **options: Any,
+    ):
+        own = Rotate.defaults | {"momentum": momentum, "nesterov": nesterov, "scale": "none", "angle": angle}
+        super().__init__(params, lr, weight_decay, Rotate(), adam, polar, options, **own)
+
+
+@final
+class HyperballMuon(_MuonFamily):
+    """Muon's direction as a step of relative size lr on the sphere of each tensor; HyperballAdamW for the rest.
+
+    Args:
+        params: as for `Muon`.
+        lr: size of a step relative to the weights; `theory.stationary("muon", ...).rotation` is Muon's own.
+        momentum: β.
+        nesterov: orthogonalise βm + (1−β)g instead of m.
+        weight_decay: λ of the parameters that do not keep their norm.
+        polar: as for `Muon`.
+        adam: as for `Muon`.
+        **options: as for `HyperballAdamW`.
+
+    Reference: follow-up of the norm note; THEORY 7.
+    """
+
+    def __init__(
+        self,
+        params: Params,
+        lr: float = 0.01,
+        *,
+        momentum: float = 0.95,
+        nesterov: bool = True,
+        weight_decay: float = 0.0,
+        polar: Mapping[str, Any] | None = None,
+        adam: Mapping[str, Any] | None = None,
+        **options: Any,
+    ):
+        own = Hyperball.defaults | {"momentum": momentum, "nesterov": nesterov, "scale": "none"}
+        super().__init__(params, lr, weight_decay, Hyperball(), adam, polar, options, **own)
+
+
+NORMS = {
+    "matrix": "spectral",
+    "conv": "spectral",
+    "embedding": "embedding",
+    "head": "sign",
+    "gain": "rms",
+    "bias": "rms",
+}
+"""The norm of each role: THEORY 8."""
+
+
+@final
+class SteepestDescent(RuleOptimizer):
+    """w_l ← (1−ηλ)w_l − (η/s_l)·dualize_l(x_l), x the averaged gradient, each layer in a norm of its own.
+
+    With `sharpness` L the step follows from the gradients: η = (1/L)·Σ_l ‖x_l‖†_l/s_l over all layers, the minimiser of
+    ⟨g, Δ⟩ + (L/2)‖Δ‖² in the modular norm max_l s_l‖Δ_l‖_l; each group's lr is then set to it. Without, η is lr: steps
+    of one length, as those of a linear minimisation oracle.
+
+    Args:
+        params: parameters or groups. A group may have its own `norm` and `layer_scale`; give it `param_groups(model)`
+            and each role has the norm of `NORMS`.
+        lr: η, where sharpness is None.
+        norm: a `geometry` norm or its name, for all groups without one.
+        sharpness: L > 0.
+        momentum: β of the average; 0: the gradient itself.
+        nesterov: x = βm + (1−β)g.
+        weight_decay: λ, decoupled.
+        layer_scale: s_l.
+        **options: as for `SGDM`.
+
+    Reference: Muon appendix B.2, C; THEORY 8.
+
+    >>> w = torch.nn.Parameter(torch.zeros(2))
+    >>> optimizer = SteepestDescent([w], norm="linf", sharpness=2.0)
+    >>> w.grad = torch.tensor([3.0, -1.0])
+    >>> _ = optimizer.step()
+    >>> w.tolist()
+    [-2.0, 2.0]
+    """
+
+    def __init__(
+        self,
+        params: Params,
+        lr: float = 1e-3,
+        *,
+        norm: Norm | str | None = None,
+        sharpness: float | None = None,
+        momentum: float = 0.0,
+        nesterov: bool = False,
+        weight_decay: float = 0.0,
+        layer_scale: float = 1.0,
+        **options: Any,
+    ):
+        self.sharpness = None if sharpness is None else _check.number("sharpness", sharpness, low=0, open_low=True)
+        own = {"norm": norm, "momentum": momentum, "nesterov": nesterov, "layer_scale": layer_scale, "role": None}
+        super().__init__(params, common(lr, weight_decay, options, **own), rule=DualRule(), move=Decay())
+
+    def __getstate__(self) -> dict[str, Any]:
+        return super().__getstate__() | {"sharpness": self.sharpness}
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Add a group; without a norm and a role, one of matrices (spectral) and one of the rest (RMS).
+
+        Args:
+            param_group: as for any torch optimizer; `norm`, `layer_scale`, and `role` as `param_groups` gives it.
+        """
+        chosen = param_group.get("norm", self.defaults["norm"])
+        role = param_group.get("role")
+        if chosen is None and role is None:
+            for part in _by_dimensions(param_group):
+                matrix = part.pop("muon")
+                self.add_param_group(part | {"norm": "spectral" if matrix else "rms"})
+            return
+        chosen = NORMS[role] if chosen is None and role is not None else chosen
+        if not isinstance(chosen, Norm | str):
+            raise ValueError(f"norm = {chosen!r}: must be a norm of equipoise.geometry or the name of one")
+        if isinstance(chosen, str):
+            geometry.named(chosen)  # refuses what is no name
+        else:  # by its name where it has one, so that a checkpoint holds no object
+            chosen = next((name for name, norm in geometry.NAMES.items() if norm == chosen), chosen)
+        _check.number("layer_scale", param_group.get("layer_scale", self.defaults["layer_scale"]), low=0, open_low=True)
+        super().add_param_group(param_group | {"norm": chosen})
+
+    def _step(self) -> None:
+        self._refuse_sparse()
+        if self.sharpness is not None and self._all_finite():
+            total = sum(float(d) for group in self.param_groups for d in self._duals(group))
+            for group in self.param_groups:
+                group["lr"] = total / self.sharpness
+        super()._step()
+
+    def _duals(self, group: dict[str, Any]) -> list[torch.Tensor]:
+        """‖x‖†/s of each parameter, of the average that the step will have."""
+        made = []
+        numbers = self.rule.numbers(1, group)
+        for p in group["params"]:
+            if p.grad is None or not p.numel():
+                continue
+            known = self.state[p].get("momentum_buffer") if p in self.state else None
+            g = -p.grad if group["maximize"] else p.grad
+            g = g.add(p, alpha=float(group["l2"])) if group["l2"] else g
+            m = torch.zeros_like(p) if known is None else known.clone()
+            made.append(DualRule.dual(averaged(g.to(m.dtype), m, nesterov=group["nesterov"], **numbers), group))
+        return made

@@ -1,0 +1,173 @@
+"""Rules for matrices: Muon, and steepest descent in any norm.
+
+Letters as in `rules`: g gradient, m its average, u the direction; UVᵀ the polar factor of a matrix UΣVᵀ.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any, final
+
+import torch
+from torch import Tensor
+
+from equipoise import geometry
+from equipoise.geometry import Norm
+from equipoise.optim.many import Many
+from equipoise.optim.rows import gathered
+from equipoise.optim.rules import Rule
+
+SCALES = ("original", "adam", "spectral", "none")
+
+
+def averaged(g: Any, m: Any, *, take: float, momentum: float, nesterov: bool) -> Any:
+    """M ← βm + (1−β)g,  x = m;  Nesterov: x = βm + (1−β)g.  Jordan et al. 2024; as torch.optim.Muon."""
+    m.lerp_(g, take)
+    return g.lerp(m, momentum) if nesterov else m
+
+
+def lr_scale(rows: int, columns: int, rule: str) -> float:
+    """What UVᵀ of a rows × columns matrix is multiplied by.
+
+    "original" √max(1, rows/columns), of Muon's authors and torch; "adam" 0.2·√max(rows, columns), which gives the
+    update Adam's RMS (Liu et al. 2025, arXiv 2502.16982); "spectral" √(rows/columns), dualize of the RMS→RMS norm
+    (THEORY 8).
+
+    Args:
+        rows: outputs.
+        columns: inputs.
+        rule: one of `SCALES`.
+    """
+    match rule:
+        case "original":
+            return math.sqrt(max(1.0, rows / columns))
+        case "adam":
+            return 0.2 * math.sqrt(max(rows, columns))
+        case "spectral":
+            return math.sqrt(rows / columns)
+        case _:
+            return 1.0
+
+
+def matrices(shape: tuple[int, ...], group: dict[str, Any]) -> tuple[int, int, int]:
+    """A parameter as (count, rows, columns) of matrices.
+
+    A convolution is one matrix out × in·k². A three-dimensional parameter that is no convolution is a stack of
+    matrices, as experts are. `split` cuts each into so many equal parts of its rows: 3 for fused QKV, or heads.
+    """
+    count, rows = 1, shape[0]
+    if len(shape) == 3 and group.get("role") != "conv" and not group["flatten"]:
+        count, rows = shape[0], shape[1]
+    columns = math.prod(shape) // (count * rows)
+    split = int(group["split"])
+    return count * split, rows // split, columns
+
+
+@final
+class MuonRule(Rule):
+    """u = scale · UVᵀ of the averaged gradient, matrices of one shape together."""
+
+    state = ("momentum_buffer",)
+    compiles = False
+
+    def numbers(self, t: int, group: dict[str, Any]) -> dict[str, float]:
+        return {"take": 1 - group["momentum"], "momentum": group["momentum"]}
+
+    def __call__(self, g: Any, averages: tuple[Any, ...], numbers: dict[str, Any], group: dict[str, Any]) -> Any:
+        x = averaged(g, *averages, nesterov=group["nesterov"], **numbers)
+        tensors = x.tensors if isinstance(x, Many) else [x]
+        whole = [_whole(t) for t in tensors]
+        made = self._polar(whole, group)
+        directions = [_shared(u, t) for u, t in zip(made, tensors, strict=True)]
+        return Many(directions) if isinstance(x, Many) else directions[0]
+
+    @staticmethod
+    def _polar(tensors: list[Tensor], group: dict[str, Any]) -> list[Tensor]:
+        sorts: dict[tuple[int, int], list[int]] = {}
+        views = []
+        for i, x in enumerate(tensors):
+            count, rows, columns = matrices(tuple(x.shape), group)
+            views.append(x.reshape(count, rows, columns))
+            sorts.setdefault((rows, columns), []).append(i)
+        made: list[Tensor] = list(tensors)
+        for (rows, columns), members in sorts.items():
+            stack = views[members[0]] if len(members) == 1 else torch.cat([views[i] for i in members])
+            u = geometry.polar(stack, **group["polar"])
+            scale = lr_scale(rows, columns, group["scale"])
+            u = u if scale == 1.0 else u.mul_(scale)
+            for i, part in zip(members, u.split([len(views[i]) for i in members]), strict=True):
+                made[i] = part.reshape(tensors[i].shape)
+        return made
+
+    def theory(self, group: dict[str, Any]) -> dict[str, Any]:
+        return {"optimizer": "muon", "momentum": group["momentum"], "nesterov": group["nesterov"]}
+
+    def theory_of(self, shape: tuple[int, ...], group: dict[str, Any]) -> dict[str, Any]:
+        return {"shape": matrices(shape, group)[1:] if len(shape) > 1 else (1, 1)}
+
+
+@final
+class DualRule(Rule):
+    """u = dualize(x)/s in the group's norm, x the averaged gradient, s the layer's scale.  THEORY 8."""
+
+    state = ("momentum_buffer",)
+    compiles = False
+
+    def numbers(self, t: int, group: dict[str, Any]) -> dict[str, float]:
+        return {"take": 1 - group["momentum"], "momentum": group["momentum"]}
+
+    def __call__(self, g: Any, averages: tuple[Any, ...], numbers: dict[str, Any], group: dict[str, Any]) -> Any:
+        x = averaged(g, *averages, nesterov=group["nesterov"], **numbers)
+        tensors = x.tensors if isinstance(x, Many) else [x]
+        made = [_shared(self.direction(_whole(t), group), t) for t in tensors]
+        return Many(made) if isinstance(x, Many) else made[0]
+
+    @staticmethod
+    def direction(x: Tensor, group: dict[str, Any]) -> Tensor:
+        """dualize(x)/s."""
+        return _seen(x, group, lambda norm, y: norm.dualize(y)) / group["layer_scale"]  # type: ignore[operator]
+
+    @staticmethod
+    def dual(x: Tensor, group: dict[str, Any]) -> Tensor:
+        """‖x‖†/s."""
+        return _seen(_whole(x), group, lambda norm, y: norm.dual(y)).sum() / group["layer_scale"]
+
+    def theory(self, group: dict[str, Any]) -> dict[str, Any]:
+        return {"optimizer": "ngd"}  # a step of fixed length in its norm; the nearest that theory knows
+
+
+def _seen(x: Tensor, group: dict[str, Any], what: Callable[[Norm, Tensor], Any]) -> Tensor:
+    """What a norm says of a parameter: as a vector, or as the matrix outputs × inputs that it is.
+
+    An embedding has one token, that is one input, in each row.
+    """
+    norm = geometry.named(group["norm"]) if isinstance(group["norm"], str) else group["norm"]
+    if norm_dims(norm) == 1:
+        made = what(norm, x.reshape(-1))
+        return made.reshape(x.shape) if made.ndim else made
+    matrix = x.reshape(x.shape[0] if x.ndim else 1, -1)
+    made = what(norm, matrix.mT if group["role"] == "embedding" else matrix)
+    if made.ndim < 2:
+        return made
+    return (made.mT if group["role"] == "embedding" else made).reshape(x.shape)
+
+
+def norm_dims(norm: Norm) -> int:
+    """Of how many dimensions a norm is: 1 for vectors, 2 for matrices."""
+    return int(getattr(norm, "dims", 2))
+
+
+def _whole(x: Tensor) -> Tensor:
+    """All of a DTensor, on every rank; any other tensor as it is."""
+    return gathered(x).to_local() if hasattr(x, "placements") else x  # type: ignore[attr-defined]
+
+
+def _shared(u: Tensor, like: Any) -> Tensor:
+    """A tensor that every rank has, placed as another."""
+    if not hasattr(like, "placements"):
+        return u
+    from torch.distributed.tensor import DTensor, Replicate
+
+    mesh = like.device_mesh
+    return DTensor.from_local(u, mesh, [Replicate()] * mesh.ndim).redistribute(placements=like.placements)

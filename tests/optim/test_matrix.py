@@ -1,0 +1,283 @@
+"""Muon and steepest descent: the published step, the right state, every kind of matrix, and the modular step."""
+
+import copy
+import itertools
+import math
+from typing import Any
+
+import pytest
+import torch
+import zoo
+
+import equipoise as eq
+from equipoise import geometry, theory
+from equipoise.optim.matrix_rules import lr_scale
+
+SHAPES = ((24, 16), (16, 24), (16, 16), (8,))
+
+
+def parameters(shapes: Any = SHAPES, dtype: torch.dtype = torch.float32) -> list[torch.nn.Parameter]:
+    generator = torch.Generator().manual_seed(0)
+    return [torch.nn.Parameter(torch.randn(s, generator=generator, dtype=torch.float64).to(dtype)) for s in shapes]
+
+
+def run(optimizer: torch.optim.Optimizer, params: list[torch.nn.Parameter], steps: int = 3) -> None:
+    for t in range(steps):
+        generator = torch.Generator().manual_seed(10 + t)
+        for p in params:
+            p.grad = torch.randn(p.shape, generator=generator, dtype=torch.float64).to(p.dtype)
+        optimizer.step()
+
+
+CLASSIC = {"coefficients": "muon", "steps": 5, "bound": "frobenius"}
+
+
+@pytest.mark.parametrize("nesterov", [True, False])
+@pytest.mark.parametrize(("scale", "theirs"), [("original", "original"), ("adam", "match_rms_adamw")])
+def test_is_torchs_muon_with_its_coefficients(
+    nesterov: bool, scale: str, theirs: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Torch orthogonalises in bfloat16, here in float32, so that the two can be held to float32's rounding."""
+    monkeypatch.setattr(torch.Tensor, "bfloat16", lambda x: x.float().clone())
+    ours, peers = parameters(SHAPES[:3]), parameters(SHAPES[:3])
+    polar = CLASSIC | {"dtype": torch.float32}
+    run(eq.Muon(ours, lr=0.02, nesterov=nesterov, weight_decay=0.1, scale=scale, polar=polar), ours)
+    run(torch.optim.Muon(peers, lr=0.02, nesterov=nesterov, weight_decay=0.1, adjust_lr_fn=theirs), peers)
+    for p, q in zip(ours, peers, strict=True):
+        torch.testing.assert_close(p, q, rtol=0, atol=2e-5)
+
+
+def test_is_torchs_muon_in_bfloat16_to_its_rounding() -> None:
+    ours, peers = parameters(SHAPES[:3]), parameters(SHAPES[:3])
+    run(eq.Muon(ours, lr=0.02, weight_decay=0.1, polar=CLASSIC | {"dtype": torch.bfloat16}), ours, 1)
+    run(torch.optim.Muon(peers, lr=0.02, weight_decay=0.1), peers, 1)
+    for p, q in zip(ours, peers, strict=True):
+        torch.testing.assert_close(p, q, rtol=0, atol=0.02 * 0.03)
+
+
+def test_the_step_is_the_polar_factor_in_float64() -> None:
+    """By the singular value decomposition: w ← (1−ηλ)w − η√max(1, m/n)·UVᵀ of the Nesterov average."""
+    params = parameters(SHAPES[:3], torch.float64)
+    start = [p.detach().clone() for p in params]
+    optimizer = eq.Muon(params, lr=0.1, momentum=0.9, weight_decay=0.2, polar={"method": "svd"})
+    run(optimizer, params, 1)
+    for p, w in zip(params, start, strict=True):
+        assert p.grad is not None
+        u, _, vt = torch.linalg.svd((1 - 0.9**2) * p.grad, full_matrices=False)
+        expected = (1 - 0.02) * w - 0.1 * math.sqrt(max(1, p.shape[0] / p.shape[1])) * (u @ vt)
+        torch.testing.assert_close(p.detach(), expected, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("nesterov", [True, False])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_the_momentum_buffer_is_the_average_and_gradients_stay(nesterov: bool, dtype: torch.dtype) -> None:
+    params = parameters(SHAPES[:3], dtype)
+    optimizer = eq.Muon(params, momentum=0.9, nesterov=nesterov)
+    averages = [torch.zeros(p.shape, dtype=torch.float64) for p in params]
+    for t in range(5):
+        for i, p in enumerate(params):
+            p.grad = torch.randn(p.shape, generator=torch.Generator().manual_seed(10 * t + i)).to(dtype)
+            averages[i] = 0.9 * averages[i] + 0.1 * p.grad.double()
+        kept = [copy.deepcopy(p.grad) for p in params]
+        optimizer.step()
+        for p, g in zip(params, kept, strict=True):
+            assert p.grad is not None
+            assert torch.equal(p.grad, g)  # type: ignore[arg-type]
+    for p, m in zip(params, averages, strict=True):
+        torch.testing.assert_close(optimizer.state[p]["momentum_buffer"].double(), m, rtol=1e-5, atol=1e-6)
+
+
+def test_equal_shapes_together_are_each_alone() -> None:
+    together = parameters([(16, 3, 3, 3)] * 4 + [(24, 16)] * 3)
+    alone = parameters([(16, 3, 3, 3)] * 4 + [(24, 16)] * 3)
+    run(eq.Muon(together), together)
+    optimizers = [eq.Muon([p]) for p in alone]
+    for t in range(3):
+        generator = torch.Generator().manual_seed(10 + t)
+        for p in alone:
+            p.grad = torch.randn(p.shape, generator=generator, dtype=torch.float64).to(p.dtype)
+        for optimizer in optimizers:
+            optimizer.step()
+    for p, q in zip(together, alone, strict=True):
+        torch.testing.assert_close(p, q, rtol=1e-5, atol=1e-6)
+
+
+def test_split_qkv_is_three_parameters() -> None:
+    fused = parameters([(24, 16)])
+    parts = [torch.nn.Parameter(x.clone()) for x in fused[0].detach().split(8)]
+    optimizer, apart = eq.Muon([{"params": fused, "split": 3}]), eq.Muon(parts)
+    for t in range(3):
+        g = torch.randn(24, 16, generator=torch.Generator().manual_seed(t))
+        fused[0].grad = g
+        for p, x in zip(parts, g.split(8), strict=True):
+            p.grad = x
+        optimizer.step()
+        apart.step()
+    torch.testing.assert_close(fused[0].detach(), torch.cat([p.detach() for p in parts]), rtol=1e-5, atol=1e-6)
+
+
+def test_experts_are_a_stack_and_convolutions_one_matrix() -> None:
+    experts, single = parameters([(4, 12, 8)]), parameters([(4, 12, 8)])
+    slices = [torch.nn.Parameter(x.clone()) for x in single[0].detach()]
+    g = torch.randn(4, 12, 8, generator=torch.Generator().manual_seed(1))
+    experts[0].grad = g
+    for p, x in zip(slices, g, strict=True):
+        p.grad = x
+    eq.Muon(experts).step()
+    eq.Muon(slices).step()
+    torch.testing.assert_close(experts[0].detach(), torch.stack([p.detach() for p in slices]), rtol=1e-5, atol=1e-6)
+    conv = parameters([(24, 3, 5)])
+    start = conv[0].detach().clone()
+    conv[0].grad = torch.randn(24, 3, 5, generator=torch.Generator().manual_seed(1))
+    optimizer = eq.Muon([{"params": conv, "role": "conv"}], lr=0.1, weight_decay=0.0, polar={"method": "svd"})
+    optimizer.step()
+    update = (start - conv[0].detach()).reshape(24, 15) / 0.1
+    expected = torch.full((15,), lr_scale(24, 15, "original"))  # out × in·k
+    torch.testing.assert_close(torch.linalg.svdvals(update), expected, rtol=1e-4, atol=1e-4)
+
+
+def test_scales() -> None:
+    assert lr_scale(64, 16, "original") == 2.0
+    assert lr_scale(16, 64, "original") == 1.0
+    assert lr_scale(16, 64, "adam") == pytest.approx(0.2 * 8)
+    assert lr_scale(16, 64, "spectral") == 0.5
+    u = geometry.polar(torch.randn(300, 200, dtype=torch.float64), method="svd") * lr_scale(300, 200, "adam")
+    assert float(u.square().mean().sqrt()) == pytest.approx(0.2, rel=0.01)
+
+
+def test_the_rest_is_adamw_chosen_by_roles() -> None:
+    model, twin = zoo.GPT(), zoo.GPT()
+    twin.load_state_dict(model.state_dict())
+    optimizer = eq.Muon(eq.param_groups(model), lr=0.02, adam={"lr": 1e-3, "betas": (0.9, 0.95), "weight_decay": 0.01})
+    adamw = torch.optim.AdamW(eq.param_groups(twin), lr=1e-3, betas=(0.9, 0.95), weight_decay=0.01)
+    roles = {g["role"]: g["muon"] for g in optimizer.param_groups}
+    assert roles["matrix"] is True
+    assert not any(muon for role, muon in roles.items() if role != "matrix")
+    generator = torch.Generator().manual_seed(0)
+    for p, q in zip(model.parameters(), twin.parameters(), strict=True):
+        p.grad = q.grad = torch.randn(p.shape, generator=generator)
+    optimizer.step()
+    adamw.step()
+    names = eq.param_groups(zoo.GPT()).roles
+    for (name, p), (_, q) in zip(model.named_parameters(), twin.named_parameters(), strict=True):
+        if names[name] == "matrix":
+            assert not torch.equal(p, q)
+            assert set(optimizer.state[p]) == {"step", "momentum_buffer"}
+        else:
+            torch.testing.assert_close(p, q, rtol=1e-6, atol=1e-8)
+            assert set(optimizer.state[p]) == {"step", "exp_avg", "exp_avg_sq"}
+
+
+def test_one_group_is_split_by_dimensions_and_names_stay() -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.LayerNorm(8), torch.nn.Linear(8, 2))
+    optimizer = eq.Muon(model.named_parameters())
+    assert [(g["muon"], g["param_names"]) for g in optimizer.param_groups] == [
+        (True, ["0.weight", "2.weight"]),
+        (False, ["0.bias", "1.weight", "1.bias", "2.bias"]),
+    ]
+    assert optimizer.param_groups[1]["lr"] == 3e-4
+
+
+@pytest.mark.parametrize(("shape", "nesterov"), [((32, 32), False), ((48, 24), True), ((24, 96), False)])
+def test_rotational_muon_turns_by_muons_equilibrium(shape: tuple[int, int], nesterov: bool) -> None:
+    """Random-walk gradients: the mean angle of the rows is theory's for the plain optimizer."""
+    w = torch.nn.Parameter(torch.randn(shape, generator=torch.Generator().manual_seed(0)))
+    optimizer = eq.RotationalMuon([w], lr=0.02, weight_decay=0.1, nesterov=nesterov)
+    setting: dict[str, Any] = {"lr": 0.02, "weight_decay": 0.1, "momentum": 0.95, "nesterov": nesterov}
+    wanted = theory.stationary("muon", shape=shape, **setting).rotation
+    norms, angles = w.detach().norm(dim=1), []
+    generator = torch.Generator().manual_seed(1)
+    for t in range(150):
+        before = w.detach().clone()
+        w.grad = torch.randn(shape, generator=generator)
+        optimizer.step()
+        if t >= 20:
+            cos = torch.nn.functional.cosine_similarity(before.double(), w.detach().double(), dim=1)
+            angles.append(torch.acos(cos.clamp(-1, 1)).mean().item())
+    torch.testing.assert_close(w.detach().norm(dim=1), norms, rtol=1e-4, atol=0)
+    assert sum(angles) / len(angles) == pytest.approx(wanted, rel=0.03)
+
+
+def test_hyperball_muon_steps_by_lr() -> None:
+    w = torch.nn.Parameter(torch.randn(20, 30))
+    start = w.detach().clone()
+    w.grad = torch.randn(20, 30)
+    eq.HyperballMuon([w], lr=0.05).step()
+    assert w.detach().norm().item() == pytest.approx(start.norm().item(), rel=1e-5)
+    assert (w.detach() - start).norm().item() / start.norm().item() == pytest.approx(0.05, rel=0.05)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"scale": "big"}, "scale = 'big'"),
+        ({"split": 5}, "split = 5: must divide the 24 rows"),
+        ({"polar": {"step": 3}}, "polar"),
+        ({"adam": {"eta": 3}}, "adam"),
+    ],
+)
+def test_bad_arguments_are_named(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        eq.Muon(parameters([(24, 16)]), **options)
+
+
+def test_muon_for_a_vector_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"shape \(8,\): must have two dimensions"):
+        eq.Muon([{"params": parameters([(8,)]), "muon": True}])
+
+
+def test_the_modular_step_is_the_closed_form() -> None:
+    """Appendix C on three layers: ΔW_l = −(η/s_l)·dualize_l(G_l), η = (1/λ)·Σ ‖G_k‖†_k/s_k."""
+    params = parameters([(6, 4), (5, 6), (5,)], torch.float64)
+    norms = [geometry.named("spectral"), geometry.named("sign"), geometry.named("rms")]
+    scales = [1.0, 2.0, 0.5]
+    groups = [{"params": [p], "norm": n, "layer_scale": s} for p, n, s in zip(params, norms, scales, strict=True)]
+    start = [p.detach().clone() for p in params]
+    optimizer = eq.SteepestDescent(groups, sharpness=3.0)
+    run(optimizer, params, 1)
+    grads = [p.grad for p in params]
+    modular = geometry.MaxOver(norms, scales)
+    expected: Any = modular.step(grads, 3.0)  # type: ignore[arg-type]
+    for p, w, delta in zip(params, start, expected, strict=True):
+        torch.testing.assert_close(p.detach() - w, delta, rtol=1e-10, atol=1e-12)
+    assert optimizer.param_groups[0]["lr"] == pytest.approx(float(modular.dual(grads)) / 3.0)  # type: ignore[arg-type]
+
+
+def test_steepest_descent_takes_norms_from_roles() -> None:
+    model = zoo.GPT()
+    optimizer = eq.SteepestDescent(eq.param_groups(model), lr=0.01)
+    norms = {g["role"]: g["norm"] for g in optimizer.param_groups}
+    assert (norms["matrix"], norms["gain"], norms["embedding"]) == ("spectral", "rms", "embedding")
+    start = {n: p.detach().clone() for n, p in model.named_parameters()}
+    for p in model.parameters():
+        p.grad = torch.randn_like(p)
+    optimizer.step()
+    roles = eq.param_groups(zoo.GPT()).roles
+    for name, p in model.named_parameters():
+        update = (start[name] - p.detach()) / 0.01
+        if roles[name] == "embedding":  # each token's row at RMS 1
+            torch.testing.assert_close(update.square().mean(1).sqrt(), torch.ones(len(p)), rtol=1e-3, atol=1e-3)
+        elif roles[name] == "gain":
+            assert float(update.square().mean().sqrt()) == pytest.approx(1.0, rel=1e-3)
+
+
+def test_steepest_descent_lowers_a_quadratic_at_its_sharpness() -> None:
+    """F(W) = ½‖AW − B‖²: with L the sharpness in the spectral norm every step goes down."""
+    generator = torch.Generator().manual_seed(0)
+    a, b = (torch.randn(12, n, generator=generator, dtype=torch.float64) for n in (8, 5))
+    w = torch.nn.Parameter(torch.zeros(8, 5, dtype=torch.float64))
+
+    def loss() -> torch.Tensor:
+        return 0.5 * (a @ w - b).square().sum()
+
+    sharp = float(torch.linalg.svdvals(a)[0] ** 2) * 5  # ‖∇²F‖ along the norm is at most σ²·rank
+    optimizer = eq.SteepestDescent([w], norm="spectral", sharpness=sharp)
+    losses = []
+    for _ in range(40):
+        optimizer.zero_grad()
+        value = loss()
+        value.backward()
+        losses.append(value.item())
+        optimizer.step()
+    assert all(later < earlier for earlier, later in itertools.pairwise(losses))
+    assert losses[-1] < 0.7 * losses[0]
