@@ -5,7 +5,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from operator import is_
 from typing import Any
@@ -36,11 +38,17 @@ class Cast:
     pieces: list[Piece]
     sorts: list[tuple[Any, ...]]
     """Device, dtype of the state, whether distributed: what may be stepped together."""
+    kinds: list[tuple[Any, ...]]
 
     def holds(self, live: list[Tensor], states: list[dict[str, Any]]) -> bool:
         """Whether these are the same, one for one."""
         same = len(live) == len(self.live) and all(map(is_, live, self.live))
-        return same and all(map(is_, states, self.states))
+        return same and all(map(is_, states, self.states)) and all(states) and self.kinds == kinds_of(live)
+
+
+def kinds_of(live: list[Tensor]) -> list[tuple[Any, ...]]:
+    """Type and device of each parameter, which `model.to(...)` may change under the same name."""
+    return [(p.dtype, p.device) for p in live]
 
 
 class RuleOptimizer(Optimizer):
@@ -98,7 +106,7 @@ class RuleOptimizer(Optimizer):
             self.param_groups.pop()
             raise
         if group.get("center") and group["reference"] is None:
-            with torch.no_grad():
+            with torch.no_grad(), without_autocast():
                 for p in group["params"]:
                     if turns(p, group):
                         center_rows(p, group["granularity"])
@@ -109,7 +117,14 @@ class RuleOptimizer(Optimizer):
         Args:
             state_dict: what `state_dict` returned. L2 of torch.optim.SGD, Adam and RMSprop becomes `l2`.
         """
-        super().load_state_dict(state_dict | {"param_groups": [_ours(g) for g in state_dict["param_groups"]]})
+        hooks = self._optimizer_load_state_dict_pre_hooks
+        for hook in hooks.values():
+            state_dict = hook(self, state_dict) or state_dict
+        self._optimizer_load_state_dict_pre_hooks = OrderedDict()  # they have run
+        try:
+            super().load_state_dict(state_dict | {"param_groups": [_ours(g) for g in state_dict["param_groups"]]})
+        finally:
+            self._optimizer_load_state_dict_pre_hooks = hooks
         # torch casts the state to the parameter's dtype; ours is float32 beside low precision, and is copied.
         keys = [i for g in state_dict["param_groups"] for i in g["params"]]
         params = [p for g in self.param_groups for p in g["params"]]
@@ -148,6 +163,10 @@ class RuleOptimizer(Optimizer):
     @torch.compiler.disable()
     def _step(self) -> None:
         """The step itself, out of a compiled training step: its step counts would make that recompile every time."""
+        with without_autocast():
+            self._step_all()
+
+    def _step_all(self) -> None:
         self._refuse_sparse()
         if not self._all_finite():
             self.skipped += 1
@@ -189,7 +208,7 @@ class RuleOptimizer(Optimizer):
                 low.append((p, piece.w))
             buckets.setdefault((*sort, t), []).append((piece, grad))
         for (_, dtype, distributed, t), bucket in buckets.items():
-            if self._angle is not None and not group["own_angle"]:
+            if self._angle is not None and not group.get("own_angle"):
                 group["angle"] = float(self._angle(t))
             pieces, grads = [piece for piece, _ in bucket], [grad for _, grad in bucket]
             if wanted(group, t):
@@ -212,7 +231,7 @@ class RuleOptimizer(Optimizer):
             for p, state in zip(live, states, strict=True):
                 _init_state(p, state, self.pair(group)[0])
             sorts = [(p.device, _state_dtype(p), _is_distributed(p)) for p in live]
-            cast = Cast(live, states, [Piece(p, s) for p, s in zip(live, states, strict=True)], sorts)
+            cast = Cast(live, states, [Piece(p, s) for p, s in zip(live, states, strict=True)], sorts, kinds_of(live))
             self._casts[id(group)] = cast
         return cast
 
@@ -248,6 +267,16 @@ def _init_state(p: Tensor, state: dict[str, Any], rule: Rule) -> None:
     for name in rule.state:
         if state.get(name) is None:
             state[name] = torch.zeros_like(p, dtype=_state_dtype(p), memory_format=torch.preserve_format)
+
+
+@contextmanager
+def without_autocast() -> Iterator[None]:
+    """Autocast would take sums of weights in low precision; a step is not part of the model."""
+    with ExitStack() as stack:
+        for kind in ("cpu", "cuda"):
+            if torch.is_autocast_enabled(kind):
+                stack.enter_context(torch.autocast(kind, enabled=False))
+        yield
 
 
 def evaluated(closure: Callable[[], Any] | None) -> Any:
@@ -299,6 +328,9 @@ def check_group(group: dict[str, Any]) -> None:
     _check.number("l2", group["l2"], low=0)
     _check.choice("decay", group["decay"], DECAYS)
     _check.choice("nonfinite", group["nonfinite"], NONFINITE)
+    for name in ("compile", "foreach"):
+        if group.get(name) not in (None, True, False):
+            raise ValueError(f"{name} = {group[name]!r}: must be True, False or None")
     if "betas" in group:
         group["betas"] = _check.betas(group["betas"])
     if "eps" in group:
@@ -309,7 +341,7 @@ def check_group(group: dict[str, Any]) -> None:
     if group.get("nesterov") and group["momentum"] == 0:
         raise ValueError("nesterov = True with momentum = 0: must have momentum > 0")
     if "granularity" in group:
-        _check_granularity(group)
+        check_granularity(group)
     if "bound" in group:
         _check_constraint(group)
     if "method" in group:
@@ -324,7 +356,8 @@ def check_group(group: dict[str, Any]) -> None:
             raise ValueError(NO_DECAY)
 
 
-def _check_granularity(group: dict[str, Any]) -> None:
+def check_granularity(group: dict[str, Any]) -> None:
+    """Refuse a granularity, or speeds, that the group's parameters cannot have."""
     parts = group["granularity"]
     turning = [p for p in group["params"] if p.ndim and ("rotate" not in group or turns(p, group))]
     if isinstance(parts, int) and not isinstance(parts, bool) and parts > 0:

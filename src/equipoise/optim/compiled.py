@@ -156,7 +156,7 @@ def _write(kind: Kind) -> Callable[[list[Tensor]], list[Tensor]]:
 
 
 _kernels: dict[Kind, Callable[[list[Tensor]], list[Tensor]] | None] = {}
-_warned: set[str] = set()
+_warned: set[tuple[str, bool]] = set()
 
 
 def kernel(kind: Kind, columns: int, loud: bool) -> Callable[[list[Tensor]], list[Tensor]] | None:
@@ -168,6 +168,8 @@ def kernel(kind: Kind, columns: int, loud: bool) -> Callable[[list[Tensor]], lis
         loud: say it where it can't be compiled; whoever asked for it wants to know.
     """
     if kind not in _kernels:
+        if torch._C._len_torch_dispatch_stack() > 0:  # somebody looks at every operation: not the time to compile
+            return None
         logger.warning("compiling the step of %s: once, some 10 s; later runs take it from torch's cache", kind)
         start = time.perf_counter()
         try:
@@ -175,18 +177,25 @@ def kernel(kind: Kind, columns: int, loud: bool) -> Callable[[list[Tensor]], lis
             logger.warning("compiled in %.1f s", time.perf_counter() - start)
         except Exception as error:  # whatever a compiler may say: the step itself does not need one
             _kernels[kind] = None
-            _warn(str(kind), error, loud)
+            said = (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
+            if "InvalidCxxCompiler" in said or "No working C++ compiler" in said:
+                said = "no C++ compiler was found; install g++ or clang, or name it in CXX"
+            warn(str(kind), said, loud)
     return _kernels[kind]
 
 
-def _warn(name: str, error: Exception, loud: bool) -> None:
-    said = (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
-    if "InvalidCxxCompiler" in said or "No working C++ compiler" in said:
-        said = "no C++ compiler was found; install g++ or clang, or name it in CXX"
-    if said in _warned:
+def warn(name: str, why: str, loud: bool) -> None:
+    """Say, once for each reason, that a step is not compiled.
+
+    Args:
+        name: of the kind of step.
+        why: it is not.
+        loud: as a warning; else to the log.
+    """
+    if (why, loud) in _warned:
         return
-    _warned.add(said)
-    message = f"compile: the step of {name} is not compiled and runs as foreach, right but slower: {said}"
+    _warned.add((why, loud))
+    message = f"compile: the step of {name} is not compiled and runs as foreach, right but slower: {why}"
     if loud:
         warnings.warn(message, RuntimeWarning, stacklevel=2)
     else:

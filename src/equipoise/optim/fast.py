@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from equipoise.optim.clock import Clock
-from equipoise.optim.compiled import SWITCHES, Kind, kernel, lanes, ones
+from equipoise.optim.compiled import SWITCHES, Kind, kernel, lanes, ones, warn
 from equipoise.optim.moves import Constrain, Move, Piece, step_numbers, turns
 from equipoise.optim.rotate import RowMove
 from equipoise.optim.rules import Rule
@@ -23,6 +23,8 @@ SMALL = 2**16
 """Parameters of fewer weights are packed: a call would cost more than their step."""
 PACK = 2**20
 """Weights in a pack at most: room for 4 MB each of weights and of gradients is kept for that."""
+CHURN = 16
+"""So many times packs may be made anew because other parameters have gradients; then there are none."""
 AUTO_WEIGHTS, AUTO_STEP = 2**22, 10
 """`compile=None` compiles groups of so many weights, from this step on: where the seconds that it takes come back."""
 
@@ -40,6 +42,8 @@ class Fast:
 
     def __init__(self, rule: Rule, move: Move):
         self.rule, self.move = rule, move
+        self._same = tuple(_identity(x) for x in (rule, move))
+        self._churn = 0
         self._plans: dict[tuple[Any, ...], Plan] = {}
         self._desk: dict[tuple[Any, ...], Tensor] = {}
         self._clock = Clock("row_step")
@@ -50,6 +54,9 @@ class Fast:
         """Take the step of those parameters that can be compiled; return the others and their gradients."""
         if not self.rule.compiles or (t == 1 and self.rule.starts(group)):
             return pieces, grads
+        turning = isinstance(self.move, RowMove) and any(turns(piece.w, group) for piece in pieces)
+        if turning and self.move.numbers(self.rule, t, 1, group, ()) is None:  # type: ignore[attr-defined]
+            return pieces, grads  # the weights stay, to the bit, and nothing is begun
         left: list[int] = []
         for batch in self._plan(pieces, grads, group).batches:
             if batch.rows is None or not self._run(batch, pieces, grads, t, group):
@@ -63,10 +70,19 @@ class Fast:
         key = (id(group), *options, group.get("speeds") is None, *map(id, [piece.w for piece in pieces]))
         plan = self._plans.get(key)
         if plan is None or not plan.holds(pieces, grads):
-            if len(self._plans) >= 64:
-                self._plans.clear()
+            self._leave({id(piece.w) for piece in pieces})
             plan = self._plans[key] = self._sorted(pieces, grads, group)
         return plan
+
+    def _leave(self, weights: set[int]) -> None:
+        """Give up the plans of these weights: their states move out of the packs, which would stay for each of them."""
+        for key, plan in list(self._plans.items()):
+            if weights & {id(w) for w in plan.weights}:
+                del self._plans[key]
+                self._churn += 1
+                for batch in plan.batches:
+                    for pack in batch.packs:
+                        pack.leave()
 
     def _sorted(self, pieces: list[Piece], grads: list[Tensor], group: dict[str, Any]) -> Plan:
         sorts: dict[tuple[Any, ...], list[int]] = {}
@@ -82,18 +98,19 @@ class Fast:
             sorts.setdefault((rows, steps, piece.w.dtype, g.dtype, g.device), []).append(i)
         return Plan(
             [piece.w for piece in pieces],
-            [g.dtype for g in grads],
+            _kinds(pieces, grads),
             [self._batch(key[0], members, pieces, grads) for key, members in sorts.items()],
         )
 
     def _batch(self, rows: str | None, members: list[int], pieces: list[Piece], grads: list[Tensor]) -> Batch:
         """Members with a small pack for those that fit, rows of one length in each."""
         tracked = rows not in (None, "flat") and isinstance(self.move, RowMove)
-        batch = Batch(rows, members, self.move.columns if tracked else (), [], [])  # type: ignore[attr-defined]
+        columns = self.move.columns if tracked and isinstance(self.move, RowMove) else ()
+        batch = Batch(rows, members, self.rule.state, columns, [], [])
         widths: dict[int, list[list[int]]] = {}
         for i in members:
             w = pieces[i].w
-            whole = rows not in ("flat", "neuron") or w.numel() >= SMALL or len(members) == 1
+            whole = rows not in ("flat", "neuron") or w.numel() >= SMALL or len(members) == 1 or self._churn > CHURN
             if whole or hasattr(w, "placements"):
                 batch.alone.append(i)
                 continue
@@ -131,6 +148,8 @@ class Fast:
             return None
         if w.shape[0] < 2 or w.numel() < 2 * w.shape[0]:
             return None
+        if group.get("center") and parts != "neuron":
+            return None
         if parts in ("neuron", "tensor"):
             return parts
         parts = int(parts or 1)
@@ -160,9 +179,12 @@ class Fast:
             numbers=tuple(numbers),
             dtypes=(pieces[first].w.dtype, grads[first].dtype),
             device=grads[first].device.type,
-            same=tuple((type(x), tuple(sorted(vars(x).items()))) for x in (self.rule, move)),
+            same=self._same,
         )
-        run = kernel(kind, len(batch.columns), loud=bool(group["compile"]))
+        if not all(isinstance(value, int | float) for value in numbers.values()):
+            warn(str(kind), "its numbers must be numbers", bool(group.get("compile")))
+            return False
+        run = kernel(kind, len(batch.columns), loud=bool(group.get("compile")))
         if run is None:
             return False
         values = torch.tensor(list(numbers.values()), dtype=pieces[first].w.dtype)
@@ -193,6 +215,7 @@ class Batch:
 
     rows: str | None
     members: list[int]
+    names: tuple[str, ...]
     columns: tuple[str, ...]
     packs: list[Pack]
     alone: list[int]
@@ -205,7 +228,8 @@ class Batch:
                 return False
             if len(set(torch.stack([state["row_step"] for state in states]).tolist())) > 1:
                 return False
-        return all(pack.holds(pieces) for pack in self.packs)
+        alone = (self.rows is None or _matches(pieces[i], self.names, self.columns, self.rows) for i in self.alone)
+        return all(alone) and all(pack.holds(pieces) for pack in self.packs)
 
 
 @dataclass(frozen=True)
@@ -214,12 +238,27 @@ class Plan:
 
     weights: list[Tensor]
     """Kept, so that no other tensor can come to have the id of one of them."""
-    dtypes: list[torch.dtype]
+    kinds: list[tuple[Any, ...]]
+    """Types and strides, which somebody may change under the same weight."""
     batches: list[Batch]
 
     def holds(self, pieces: list[Piece], grads: list[Tensor]) -> bool:
         """Whether this is still right for the states and gradients now."""
-        return self.dtypes == [g.dtype for g in grads] and all(batch.holds(pieces) for batch in self.batches)
+        return self.kinds == _kinds(pieces, grads) and all(batch.holds(pieces) for batch in self.batches)
+
+
+def _kinds(pieces: list[Piece], grads: list[Tensor]) -> list[tuple[Any, ...]]:
+    return [(piece.w.dtype, piece.w.stride(), g.dtype) for piece, g in zip(pieces, grads, strict=True)]
+
+
+def _identity(x: Any) -> tuple[Any, ...]:
+    """What makes two rules the same to a kernel, as they are when the optimizer begins."""
+    try:
+        key = (type(x), tuple(sorted(vars(x).items())))
+        hash(key)
+    except TypeError:  # attributes that can't be compared: the same only as itself
+        return type(x), id(x)
+    return key
 
 
 class Pack:
@@ -236,6 +275,7 @@ class Pack:
         columns: Sequence[str],
     ):
         self.members, self._names = members, (*names, *columns)
+        self._states = [pieces[i].state for i in members]
         like = pieces[members[0]].w
         shapes = [pieces[i].w.shape for i in members]
         heights = [shape.numel() // width for shape in shapes]
@@ -266,6 +306,13 @@ class Pack:
             all(map(is_, [state.get(name) for state in states], views))
             for name, views in zip(self._names, self._views, strict=True)
         )
+
+    def leave(self) -> None:
+        """Copy the states out that still lie here."""
+        for name, views in zip(self._names, self._views, strict=True):
+            for state, view in zip(self._states, views, strict=True):
+                if state.get(name) is view:
+                    state[name] = view.clone()
 
     def fill(self, pieces: list[Piece], grads: list[Tensor]) -> None:
         """Copy weights and gradients in."""
@@ -303,10 +350,24 @@ def _lies(piece: Piece, g: Tensor, rows: str, names: Sequence[str]) -> bool:
     if hasattr(piece.w, "placements") and not _own_rows(piece.w, g, rows):
         return False
     w = _local(piece.w)
-    if not _dense(w) or any(_local(piece.state[name]).stride() != w.stride() for name in names):
+    if not _dense(w) or not _matches(piece, names, (), rows):
         return False
     layout = _layout(w, rows)
     return len(layout) == 1 or layout[0] <= 1 or w.stride(0) == layout[1]
+
+
+def _matches(piece: Piece, names: Sequence[str], columns: Sequence[str], rows: str) -> bool:
+    """Whether averages lie as the weight does, and columns are of its type: a kernel would not notice."""
+    w, state = _local(piece.w), piece.state
+    for name in names:
+        x = _local(state[name])
+        if x.dtype != w.dtype or x.stride() != w.stride() or x.shape != w.shape:
+            return False
+    for name in columns:
+        x = _local(state[name])
+        if x.dtype != w.dtype or (rows == "neuron" and x.shape != (w.shape[0], 1)) or not x.is_contiguous():
+            return False
+    return True
 
 
 def _dense(x: Tensor) -> bool:

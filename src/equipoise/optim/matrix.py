@@ -307,13 +307,13 @@ class SteepestDescent(RuleOptimizer):
         _check.number("layer_scale", param_group.get("layer_scale", self.defaults["layer_scale"]), low=0, open_low=True)
         super().add_param_group(param_group | {"norm": chosen})
 
-    def _step(self) -> None:
+    def _step_all(self) -> None:
         self._refuse_sparse()
         if self.sharpness is not None and self._all_finite():
             total = sum(float(d) for group in self.param_groups for d in self._duals(group))
             for group in self.param_groups:
                 group["lr"] = total / self.sharpness
-        super()._step()
+        super()._step_all()
 
     def _duals(self, group: dict[str, Any]) -> list[torch.Tensor]:
         """‖x‖†/s of each parameter, of the average that the step will have."""

@@ -104,10 +104,10 @@ class RowMove(Move):
 
     def start(self, piece: Piece, group: dict[str, Any]) -> None:
         """Give a parameter's state the columns, if it lacks them."""
-        if self.columns[0] not in piece.state:
-            piece.state.update(
-                zip(self.columns, self.begin(as_rows(piece.w, group["granularity"]), group), strict=True)
-            )
+        rows = as_rows(piece.w, group["granularity"])
+        first = piece.state.get(self.columns[0])
+        if first is None or first.shape[0] != rows.shape[0]:  # at first, or another granularity than before
+            piece.state.update(zip(self.columns, self.begin(rows, group), strict=True))
             piece.state["row_step"] = torch.zeros((), dtype=torch.float32)
 
     def __call__(self, pieces: list[Piece], u: Any, *, rule: Rule, t: int, group: dict[str, Any]) -> None:

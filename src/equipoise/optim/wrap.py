@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from equipoise import theory
-from equipoise.optim.base import LOW_PRECISION, RuleOptimizer, evaluated
+from equipoise.optim.base import LOW_PRECISION, RuleOptimizer, check_granularity, evaluated, without_autocast
 from equipoise.optim.moves import Piece, turns
 from equipoise.optim.rotate import Rotate, settled
 from equipoise.optim.rows import center_rows
@@ -79,7 +79,7 @@ class Rotational(Optimizer):
         _check.choice("method", method, ("exact", "small_step"))
         _check.number("track", track, low=0, high=1, open_high=True)
         if angle is not None and not callable(angle):
-            _check.number("angle", angle, low=0)
+            _check.number("angle", angle, low=0, high=1.5)
         self._angle = angle
         self._options = Rotate.defaults | {
             "granularity": granularity, "center": center, "track": track, "method": method,
@@ -92,6 +92,8 @@ class Rotational(Optimizer):
         if low is not None:
             raise ValueError(f"parameters in {low.dtype}: must be float32; the inner step would be lost to rounding")
         for group in self.param_groups:
+            own = {"granularity": self._parts(group), "rotate": group.get("rotate"), "params": group["params"]}
+            check_granularity(own)
             if any(turns(p, {"rotate": group.get("rotate")}) for p in group["params"]):
                 self._wanted(group, 1)  # an optimizer without a known rotation is refused now, not at the first step
         if center:
@@ -141,6 +143,8 @@ class Rotational(Optimizer):
         return [p for g in self.param_groups for p in g["params"] if turns(p, {"rotate": g.get("rotate")})]
 
     def _wanted(self, group: dict[str, Any], t: int) -> float:
+        if group.get("angle") is not None:
+            return _check.number("angle", group["angle"], low=0, high=1.5)
         if callable(self._angle):
             return float(self._angle(t))
         if self._angle is not None:
@@ -170,8 +174,13 @@ class Rotational(Optimizer):
         Args:
             closure: re-evaluates the model and returns the loss.
         """
-        turning = [p for p in self._turning() if p.numel()]
         loss = evaluated(closure)
+        with without_autocast():
+            self._turn()
+        return loss
+
+    def _turn(self) -> None:
+        turning = [p for p in self._turning() if p.numel()]
         groups = {id(p): g for g in self.param_groups for p in g["params"]}
         turned = {id(groups[id(p)]): groups[id(p)] for p in turning}
         angles = {key: self._wanted(group, self._steps + 1) for key, group in turned.items()}
@@ -193,7 +202,6 @@ class Rotational(Optimizer):
             if numbers is not None:
                 self._rotate.move(Piece(old, state), direction, numbers | {"noise": noise}, options)
             p.copy_(old)
-        return loss
 
     def state_dict(self) -> dict[str, Any]:
         """The inner optimizer's state, and the sizes that the rows are tracked by."""
