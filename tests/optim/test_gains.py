@@ -8,7 +8,7 @@ import pytest
 import torch
 import zoo
 from torch import Tensor, nn
-from torch.nn.utils import parametrizations, parametrize
+from torch.nn.utils import parametrizations, parametrize, prune
 
 import equipoise as eq
 from equipoise.optim import Gain, Standardized, add_gains, fold, standardize
@@ -250,6 +250,68 @@ UNSAFE: dict[str, nn.Sequential] = {
     "something between": chain(nn.LayerNorm(6), nn.ReLU(), nn.Linear(6, 4)),
     "other dimension": chain(nn.GroupNorm(2, 6), nn.Linear(6, 4)),
 }
+
+
+def biased(kind: str) -> nn.Sequential:
+    """Two norms, each before a Linear, that share what is asked for."""
+    torch.manual_seed(0)
+    model: Any = shaken(nn.Sequential(nn.LayerNorm(6), nn.Linear(6, 6), nn.LayerNorm(6), nn.Linear(6, 6)).double())
+    if kind == "layers' biases":
+        model[1].bias = model[3].bias
+    elif kind == "norms' biases":
+        model[0].bias = model[2].bias
+    elif kind == "norms' weights":
+        model[0].weight = model[2].weight
+    else:
+        model[0].bias = model[3].bias
+    return model
+
+
+SHARING = {
+    "layers' biases": "0 cannot be folded into 1: its bias is tied",
+    "norms' biases": "0 cannot be folded into 1: the norm's bias is tied",
+    "norms' weights": "0 cannot be folded into 1: the norm's weight is tied",
+    "a norm's and a layer's bias": "0 cannot be folded into 1: the norm's bias is tied",
+}
+
+
+@pytest.mark.parametrize("kind", SHARING)
+def test_norms_stay_where_something_is_shared(kind: str) -> None:
+    model = biased(kind)
+    x = torch.randn(3, 6, dtype=torch.float64)
+    wanted = model(x).detach()
+    with pytest.raises(ValueError, match=SHARING[kind]):
+        fold(model, norms={"0": "1"})
+    torch.testing.assert_close(fold(model, norms=True)(x), wanted)
+
+
+class Doubled(nn.Module):
+    def forward(self, w: Tensor) -> Tensor:
+        return 2 * w
+
+
+def test_named_norms_that_would_come_out_wrong_are_refused() -> None:
+    def made() -> Any:
+        torch.manual_seed(0)
+        norms = {"ln": nn.LayerNorm(4), "ln2": nn.LayerNorm(4)}
+        return shaken(nn.ModuleDict(norms | {"fc": nn.Linear(4, 3), "fc2": nn.Linear(4, 3)}))
+
+    def refused(model: Any, norms: dict[str, Any], message: str) -> None:
+        before = copy.deepcopy(model.state_dict())
+        with pytest.raises(ValueError, match=message):
+            fold(model, norms=norms)
+        assert all(torch.equal(v, before[k]) for k, v in model.state_dict().items())
+
+    for name in ("weight", "bias"):
+        model = made()
+        parametrize.register_parametrization(model["ln"], name, Doubled())
+        refused(model, {"ln": "fc"}, f"ln cannot be folded into fc: the norm's {name} is parametrised")
+    pruned = made()
+    prune.random_unstructured(pruned["fc"], "weight", amount=2)
+    refused(pruned, {"ln": "fc"}, "its weight is parametrised by something else")
+    refused(made(), {"ln": ["fc", "fc"]}, "fc is named twice: must be named once")
+    refused(made(), {"ln": "fc", "ln2": ["fc2", "fc"]}, "fc is named after both ln and ln2: must be named once")
+    refused(made(), {"ln": []}, "ln must have at least one layer")
 
 
 @pytest.mark.parametrize("name", UNSAFE)

@@ -206,6 +206,86 @@ def test_where_the_head_is_looked_for() -> None:
     assert heads(Named(head=linear()), head=[]) == []
 
 
+class Net(nn.Module):
+    """Modules by name, after a body."""
+
+    def __init__(self, **modules: nn.Module):
+        super().__init__()
+        self.body = nn.Linear(8, 8)
+        for name, module in modules.items():
+            self.add_module(name, module)
+
+
+def classifiers(*widths: int) -> list[nn.Module]:
+    return [nn.Linear(8, width) for width in widths]
+
+
+def mlp() -> nn.Module:
+    return nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 8))
+
+
+class Scores(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList([nn.Linear(8, 8), nn.Linear(8, 8), nn.Linear(8, 4)])
+
+
+PARALLEL: dict[str, tuple[nn.Module, list[str]]] = {
+    "list of heads": (Net(heads=nn.ModuleList(classifiers(3, 5))), ["heads.0", "heads.1"]),
+    "square": (Net(heads=nn.ModuleList(classifiers(8, 8))), ["heads.0", "heads.1"]),
+    "dict": (Net(heads=nn.ModuleDict({"a": nn.Linear(8, 3), "b": nn.Linear(8, 2)})), ["heads.a", "heads.b"]),
+    "head is a list": (Net(head=nn.ModuleList(classifiers(3, 3))), ["head.0", "head.1"]),
+    "head is a dict": (Net(head=nn.ModuleDict({"a": mlp(), "b": mlp()})), ["head.a.2", "head.b.2"]),
+    "heads of layers": (Net(heads=nn.ModuleList([mlp(), mlp()])), ["heads.0.2", "heads.1.2"]),
+    "after fc": (Net(fc=nn.Linear(8, 8), heads=nn.ModuleList(classifiers(3, 2))), ["heads.0", "heads.1"]),
+    "two lists": (
+        Net(box_heads=nn.ModuleList(classifiers(4, 4)), class_heads=nn.ModuleList(classifiers(9, 9))),
+        ["box_heads.0", "box_heads.1", "class_heads.0", "class_heads.1"],
+    ),
+    "another name": (Net(tasks=nn.ModuleDict({"a": nn.Linear(8, 3), "b": nn.Linear(8, 3)})), ["tasks.a", "tasks.b"]),
+    "one is called so": (
+        Net(tasks=nn.ModuleDict({"classifier": nn.Linear(8, 3), "b": nn.Linear(8, 3)})),
+        ["tasks.classifier", "tasks.b"],
+    ),
+    "the model itself": (nn.ModuleDict({"a": nn.Linear(8, 3), "b": nn.Linear(8, 2)}), ["a", "b"]),
+    "not last": (Net(heads=nn.ModuleList(classifiers(3, 5)), after=nn.LayerNorm(4)), []),
+    "a chain": (Net(layers=nn.ModuleList([nn.Linear(8, 8), nn.Linear(8, 4)])), ["layers.1"]),
+    "a chain called head": (Net(head=nn.ModuleList([nn.Linear(8, 6), nn.Linear(6, 4)])), ["head.1"]),
+    "a chain in a head": (Net(head=Scores()), ["head.layers.2"]),
+    "attention": (nn.MultiheadAttention(4, 2), []),
+    "attention at the end": (Net(attn=nn.MultiheadAttention(4, 2)), []),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", PARALLEL)
+def test_parallel_heads_are_heads_together(name: str) -> None:
+    model, wanted = PARALLEL[name]
+    assert [n.removesuffix(".weight") for n, role in role_of(model).items() if role == "head"] == wanted
+
+
+def test_a_list_of_heads_may_be_named() -> None:
+    model = Net(branches=nn.ModuleList(classifiers(3, 5)), after=nn.Linear(8, 8))
+    roles = role_of(model, head="branches")
+    assert [n for n, role in roles.items() if role == "head"] == ["branches.0.weight", "branches.1.weight"]
+
+
+def test_tensors_as_options_are_told_apart() -> None:
+    model = nn.Sequential(*(nn.Linear(2, 3000) for _ in range(3)))
+    one, other = torch.ones(3000), torch.ones(3000)
+    other[1500] = 2.0
+    speeds = {"0.weight": {"speeds": one}, "1.weight": {"speeds": other}, "2.weight": {"speeds": one}}
+    groups = eq.param_groups(model, overrides=speeds, head=[])
+    assert [g["param_names"] for g in groups if "speeds" in g] == [["0.weight", "2.weight"], ["1.weight"]]
+    assert [g["name"] for g in groups][:2] == ["matrix", "matrix (speeds=3000 tensor)"]
+    rates = [torch.tensor(0.1), torch.tensor(0.1 + 1e-7)]
+    groups = eq.param_groups(model, overrides={f"{i}.weight": {"lr": lr} for i, lr in enumerate(rates)}, head=[])
+    assert [g["lr"] for g in groups if "lr" in g] == rates
+    assert len({g["name"] for g in groups}) == len(groups)
+    pairs = {"0.weight": {"betas": (0.9, 0.99)}, "1.weight": {"betas": (0.9, 0.99)}, "2.weight": {"betas": (0.9, 0.9)}}
+    groups = eq.param_groups(model, overrides=pairs, head=[])
+    assert [len(g["params"]) for g in groups if "betas" in g] == [2, 1]
+
+
 def test_options_of_roles_and_patterns() -> None:
     model = zoo.make("vit")[0]
     groups = eq.param_groups(
@@ -251,6 +331,29 @@ def test_the_authors_marks_are_kept() -> None:
     by_name = {n: g for g in eq.param_groups(model) for n in g["param_names"]}
     assert by_name["pos_embed"]["weight_decay"] == by_name["blocks.0.fc1.weight"]["weight_decay"] == 0.0
     assert "weight_decay" not in by_name["cls_token"]
+
+
+def test_the_authors_marks_are_kept_in_wrappers_and_parents() -> None:
+    class Marked(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.pos_embed = nn.Parameter(torch.randn(1, 3, 4))
+            self.inner = nn.Sequential(nn.Linear(4, 4))
+
+        def no_weight_decay(self) -> set[str]:
+            return {"pos_embed", "inner.0.weight"}
+
+    def undecayed(model: nn.Module) -> list[str]:
+        groups = eq.param_groups(model, no_decay=())
+        return [n for g in groups if g.get("weight_decay") == 0 for n in g["param_names"]]
+
+    parent = nn.Sequential(Marked(), nn.Linear(4, 4))
+    assert sorted(undecayed(parent)) == ["0.inner.0.weight", "0.pos_embed"]
+    whole: Any = torch.compile(Marked(), backend="eager")
+    assert sorted(undecayed(whole)) == ["_orig_mod.inner.0.weight", "_orig_mod.pos_embed"]
+    part: Any = Marked()
+    part.inner[0] = torch.compile(part.inner[0], backend="eager")
+    assert sorted(undecayed(part)) == ["inner.0._orig_mod.weight", "pos_embed"]
 
 
 def test_frozen_parameters_are_left_out_unless_asked_for() -> None:

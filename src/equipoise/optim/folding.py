@@ -90,12 +90,19 @@ def _named_pairs(
     model: nn.Module, norms: Mapping[str, str | Sequence[str]]
 ) -> Iterator[tuple[nn.Module, list[nn.Module]]]:
     modules, shared = dict(model.named_modules()), _shared(model)
+    taken: dict[str, str] = {}
     for name, followers in norms.items():
         names = [followers] if isinstance(followers, str) else list(followers)
+        if not names:
+            raise ValueError(f"norms: {name} must have at least one layer that takes its output")
         for each in (name, *names):
             if each not in modules:
                 raise ValueError(unmatched("norms", each, modules))
         for follower in names:
+            if follower in taken:
+                where = "twice" if taken[follower] == name else f"after both {taken[follower]} and {name}"
+                raise ValueError(f"norms: {follower} is named {where}: must be named once")
+            taken[follower] = name
             why = _why_not(modules[name], modules[follower], shared)
             if why is not None:
                 raise ValueError(f"norms: {name} cannot be folded into {follower}: {why}")
@@ -121,11 +128,14 @@ def _why_not(norm: nn.Module, layer: nn.Module, shared: set[int]) -> str | None:
         return "it has its gain on the last dimension, a convolution its inputs on the second"
     if isinstance(norm, nn.GroupNorm) and linear:
         return "it has its gain on the second dimension, a Linear its inputs on the last"
-    if foreign := parametrize.is_parametrized(layer) and sorted(set(_chains(layer)) - set(own_tensors(layer))):
-        return f"its {foreign[0]} is parametrised by something else"
-    folded_anew = "weight" in own_tensors(layer)  # and so tied no longer
-    if (id(stored(layer, "weight")) in shared and not folded_anew) or id(norm.weight) in shared:
-        return "its weight is tied to another one"
+    for whose, module in (("the norm's", norm), ("its", layer)):
+        if foreign := _foreign(module):
+            return f"{whose} {foreign} is parametrised by something else"
+    for whose, module in (("the norm's", norm), ("its", layer)):
+        if _tied(module, "weight", shared):
+            return f"{whose} weight is tied to another one"
+        if getattr(norm, "bias", None) is not None and _tied(module, "bias", shared):
+            return f"{whose} bias is tied to another one"
     inputs = _inputs(layer)
     if tuple(norm.weight.shape) != (inputs,):
         return f"must have a gain for each of the {inputs} inputs, not of shape {tuple(norm.weight.shape)}"
@@ -137,9 +147,20 @@ def _why_not(norm: nn.Module, layer: nn.Module, shared: set[int]) -> str | None:
     return None
 
 
-def _chains(module: nn.Module) -> list[str]:
-    chains: Any = module.parametrizations
-    return list(chains)
+def _foreign(module: nn.Module) -> str | None:
+    """A tensor of a module that something other than our gains computes, as parametrisations, pruning and hooks do."""
+    chains: Any = module.parametrizations if parametrize.is_parametrized(module) else {}
+    others = sorted(set(chains) - set(own_tensors(module)))
+    kept = (*chains, *module._parameters, *module._buffers)
+    others += [n for n in ("weight", "bias") if n not in kept and getattr(module, n, None) is not None]
+    return others[0] if others else None
+
+
+def _tied(module: nn.Module, name: str, shared: set[int]) -> bool:
+    """Whether a tensor of a module is used elsewhere too; one with our gain is not, once that is folded."""
+    if getattr(module, name, None) is None or name in own_tensors(module):
+        return False
+    return id(stored(module, name)) in shared
 
 
 def _any(padding: Any) -> bool:

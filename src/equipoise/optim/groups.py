@@ -10,7 +10,7 @@ from rich import box
 from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
-from torch import nn
+from torch import Tensor, nn
 
 from equipoise.optim.roles import ROLES, Known, known_parameters, unmatched
 from equipoise.theory import _check
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from equipoise.optim.invariance import Invariance
 
 RESERVED = ("params", "param_names", "name")
+_WRAPPERS = ("_orig_mod", "_checkpoint_wrapped_module", "_fsdp_wrapped_module")
 
 
 @final
@@ -105,13 +106,15 @@ def param_groups(
     """Parameter groups by what each parameter is for, told by the type of its module.
 
     Every parameter lands in one group. Roles are "matrix", "conv", "embedding", "head", "gain" and "bias". Gains and
-    biases do not decay and do not rotate; neither does what the model's author has marked (`param._no_weight_decay`, or
-    timm's `model.no_weight_decay()`). Everything else decays, embeddings too, as in nanoGPT and transformers.
+    biases do not decay and do not rotate; neither does what the author of the model, or of a part of it, has marked
+    (`param._no_weight_decay`, or timm's `no_weight_decay()`). Everything else decays, embeddings too, as in nanoGPT and
+    transformers.
 
     The output layer is, in this order: what `head` says; what the model names (`get_output_embeddings`) and the last
     layer of modules called head, classifier, score or logits; a Linear tied to an embedding; a Linear called fc, out,
-    output, decoder, generator and the like; the last Linear, if it comes last of all and is no part of repeated blocks.
-    A weight tied between embedding and output layer is an "embedding".
+    output, decoder, generator and the like; the last Linear, if it comes last of all and is no part of repeated blocks
+    or of attention. Parallel ones in a ModuleList or ModuleDict are output layers together. A weight tied
+    between embedding and output layer is an "embedding".
 
     Args:
         model: any module.
@@ -142,19 +145,23 @@ def param_groups(
     kept = [k for k in known if frozen or k.param.requires_grad]
     if not kept:
         raise ValueError(f"model = {type(model).__name__}: must have at least one parameter that takes a gradient")
-    found: dict[tuple[str, str], dict[str, Any]] = {}
+    found: dict[Any, dict[str, Any]] = {}
     for k in kept:
         role = changes.get(k.name, {}).get("role", k.role)
         asked = {key: value for key, value in (given.get(role, {}) | changes.get(k.name, {})).items() if key != "role"}
         options: dict[str, Any] = {}
-        if role in no_decay or getattr(k.param, "_no_weight_decay", False) or marked.intersection(k.names):
+        if (
+            role in no_decay
+            or getattr(k.param, "_no_weight_decay", False)
+            or marked.intersection(map(_unwrapped, k.names))
+        ):
             options["weight_decay"] = 0.0
         options = _turning(k, role, invariance) | options | asked
         if options.get("weight_decay") == 0 and options.get("angle") is None and "rotate" not in asked:
             options["rotate"] = False  # without decay there is no equilibrium to rotate at
         if not options["rotate"] and "granularity" not in asked:
             options.pop("granularity", None)
-        group = found.setdefault((role, repr(sorted(options.items(), key=lambda item: item[0]))), {})
+        group = found.setdefault((role, _key(options)), {})
         if not group:
             group |= {"params": [], "param_names": [], "name": role, "role": role, **options}
         group["params"].append(k.param)
@@ -206,9 +213,28 @@ def _changes(overrides: Mapping[str, str | Mapping[str, Any]], known: Sequence[K
 
 def _marked(model: nn.Module) -> set[str]:
     """Names that the model's author does not want to decay, as timm's models say."""
-    said: Any = getattr(model, "no_weight_decay", None)
-    names: Any = said() if callable(said) else ()
-    return set(names)
+    marked: set[str] = set()
+    for path, module in model.named_modules():
+        said: Any = getattr(module, "no_weight_decay", None)
+        names: Any = said() if callable(said) else ()
+        marked |= {_unwrapped(f"{path}.{name}" if path else name) for name in names}
+    return marked
+
+
+def _unwrapped(name: str) -> str:
+    """A name without what wrappers, as torch.compile, put into it."""
+    return ".".join(piece for piece in name.split(".") if piece not in _WRAPPERS)
+
+
+def _key(value: Any) -> Any:
+    """What sets options apart: plain values by themselves, tensors and other objects by which ones they are."""
+    if isinstance(value, Mapping):
+        return ("dict", *sorted(((str(k), _key(v)) for k, v in value.items()), key=lambda item: item[0]))
+    if isinstance(value, list | tuple):
+        return (type(value).__name__, *map(_key, value))
+    if value is None or isinstance(value, bool | int | float | complex | str | bytes):
+        return repr(value)
+    return id(value)
 
 
 def _name(groups: Sequence[dict[str, Any]]) -> None:
@@ -218,7 +244,7 @@ def _name(groups: Sequence[dict[str, Any]]) -> None:
         for i, group in enumerate(same[1:], start=1):
             own = {k: v for k, v in group.items() if k not in (*RESERVED, "role")}
             others = [k for k in same[0] if k not in (*RESERVED, "role", *own)]
-            apart = [f"{k}={_short(v)}" for k, v in own.items() if repr(same[0].get(k)) != repr(v)]
+            apart = [f"{k}={_short(v)}" for k, v in own.items() if _key(same[0].get(k)) != _key(v)]
             name = f"{role} ({', '.join(apart + [f'no {k}' for k in others])})"
             taken = {g["name"] for g in same[:i]}
             group["name"] = name if name not in taken else f"{name} {i}"
@@ -227,4 +253,6 @@ def _name(groups: Sequence[dict[str, Any]]) -> None:
 def _short(value: Any) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
+    if isinstance(value, Tensor):
+        return f"{value.item():g}" if value.numel() == 1 else f"{'×'.join(map(str, value.shape))} tensor"
     return f"{value:g}" if isinstance(value, float) else str(value)

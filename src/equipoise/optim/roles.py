@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any
@@ -21,6 +21,7 @@ output layer; gain: weights of norms, scales, anything else with one dimension; 
 
 _NORMS = (_NormBase, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm)
 _FUSED = (nn.MultiheadAttention, nn.RNNBase, nn.RNNCellBase)
+_CONTAINERS = (nn.ModuleList, nn.ModuleDict)
 _NORM_NAME = re.compile(r"Norm(\d[dD])?$")  # RMSNorms of any library; NormalizedLinear is none
 _BIAS = re.compile(r"(^|_)(bias(es)?|beta|shift)(_|\d|$)|^b(\d*|_\w+)$")
 _TOKENS = re.compile(
@@ -28,6 +29,7 @@ _TOKENS = re.compile(
 )
 _PARAMETRIZED = re.compile(r"^(?:(.*)\.)?parametrizations\.([^.]+)\.(.+)$")
 _SURE_HEAD = re.compile(r"^(\w+_)?head$|^head_\w+$|^(classifier|score|logits)$")
+_PARALLEL_HEADS = re.compile(r"^(\w+_)?(heads|classifiers|outputs|predictors|readouts)$")
 _MAYBE_HEAD = re.compile(
     r"^(fc|fc_?out|out|output|output_(layer|projection|proj)|decoder|generator|unembed|embed_out|proj_out|qa_outputs|"
     r"to_logits|readout|predictions?)$"
@@ -186,16 +188,17 @@ def _heads(model: nn.Module, head: str | Sequence[str] | None) -> set[int]:
             hits = [m for n, m in modules.items() if fnmatchcase(n, pattern)]
             if not hits:
                 raise ValueError(unmatched("head", pattern, modules))
-            found |= {id(_last_output(m)) for m in hits}
+            found |= {id(layer) for m in hits for layer in _outputs(m, named=True)}
         return found
-    named = {id(m) for m in (_told(model), *_sure_heads(modules)) if m is not None}
+    owners = [m for m in modules.values() if list(m.parameters(recurse=False)) or _is_linear(m)]
+    named = {id(m) for m in (_told(model), *_sure_heads(modules, owners)) if m is not None}
     if named:
         return named
     tables = {id(stored(m, "weight")) for m in modules.values() if isinstance(m, nn.Embedding)}
     tied = {id(m) for m in modules.values() if isinstance(m, nn.Linear) and id(stored(m, "weight")) in tables}
     if tied:
         return tied
-    linear = [(n, m) for n, m in modules.items() if _is_linear(m)]
+    linear = [(n, m) for n, m in modules.items() if _is_linear(m) and not _in_attention(n, modules)]
     maybe = [m for n, m in linear if _MAYBE_HEAD.match(n.rpartition(".")[2]) and not _numbers(n.split(".")[:-1])]
     if maybe:
         return {id(maybe[-1])}
@@ -203,8 +206,14 @@ def _heads(model: nn.Module, head: str | Sequence[str] | None) -> set[int]:
     if not linear or hasattr(model, "get_output_embeddings"):
         return set()
     name, last = linear[-1]
-    owners = [m for m in modules.values() if list(m.parameters(recurse=False)) or _is_linear(m)]
-    return {id(last)} if owners[-1] is last and not _is_repeated(name, [n for n, _ in linear]) else set()
+    if owners[-1] is not last:
+        return set()
+    path = name.split(".")
+    for i in range(len(path)):  # entries of a container that come last together
+        around = modules.get(".".join(path[:i]))
+        if around is not None and not _numbers(path[:i]) and _are_parallel(around, named=False):
+            return {id(m) for m in _outputs(around, named=False)}
+    return set() if _is_repeated(name, [n for n, _ in linear]) else {id(last)}
 
 
 def _told(model: nn.Module) -> nn.Module | None:
@@ -216,19 +225,76 @@ def _told(model: nn.Module) -> nn.Module | None:
     return layer if isinstance(layer, nn.Module) else None
 
 
-def _sure_heads(modules: dict[str, nn.Module]) -> list[nn.Module | None]:
-    """The last layer of each module that is called a head, outside of repeated blocks."""
-    found = []
+def _sure_heads(modules: dict[str, nn.Module], owners: Sequence[nn.Module]) -> list[nn.Module]:
+    """The output layers of modules called a head, outside of repeated blocks, and of lists of heads at the end.
+
+    Owners are the modules with parameters, in the model's order.
+    """
+    sure, lists = [], []
     for name, module in modules.items():
         *path, last = name.split(".")
-        if _SURE_HEAD.match(last) and not _numbers(path) and not any(_SURE_HEAD.match(n) for n in path):
-            found.append(_last_output(module))
-    return found
+        if _numbers(path) or any(_SURE_HEAD.match(n) for n in path):
+            continue
+        if _SURE_HEAD.match(last):
+            around = modules.get(".".join(path))
+            sure.append(around if around is not None and _are_parallel(around, named=False) else module)
+        elif _PARALLEL_HEADS.match(last) and isinstance(module, _CONTAINERS) and not _in_attention(name, modules):
+            lists.append(module)
+    parts = {id(m) for module in (*sure, *lists) for m in module.modules()}
+    body = max((i for i, m in enumerate(owners) if id(m) not in parts), default=-1)
+    late = {id(m) for m in owners[body + 1 :]}
+    last_ones = [m for m in lists if any(id(piece) in late for piece in m.modules())]
+    return [layer for m in (*sure, *last_ones) for layer in _outputs(m, named=True)]
 
 
-def _last_output(module: nn.Module) -> nn.Module | None:
-    layers = [m for m in module.modules() if _is_linear(m) or isinstance(m, _ConvNd)]
-    return layers[-1] if layers else None
+def _outputs(module: nn.Module, named: bool) -> list[nn.Module]:
+    """The output layers of a module: the last layer, or that of each entry of a list or dict of parallel ones.
+
+    A list or dict is taken to be parallel more readily if it is named as an output.
+    """
+    if _is_layer(module):
+        return [module]
+    pieces = [(n, m) for n, m in module.named_children() if _layers(m)]
+    if _are_parallel(module, named):
+        return [layer for _, m in pieces for layer in _outputs(m, named)]
+    return _outputs(pieces[-1][1], bool(_PARALLEL_HEADS.match(pieces[-1][0]))) if pieces else []
+
+
+def _are_parallel(module: nn.Module, named: bool) -> bool:
+    """Whether the entries of a list or dict of modules are side by side, and do not follow one another."""
+    if not isinstance(module, _CONTAINERS):
+        return False
+    layers = [_layers(m) for m in module.children()]
+    if not layers or not all(layers):  # activations and norms stand in chains
+        return False
+    inputs, outputs = [_widths(each[0])[0] for each in layers], [_widths(each[-1])[1] for each in layers]
+    fits = all(out == into for out, into in zip(outputs[:-1], inputs[1:], strict=True))
+    return not (fits and len(set(inputs)) > 1) if named else not fits and len(set(inputs)) == 1
+
+
+def _widths(layer: Any) -> tuple[int, int]:
+    """How many inputs and outputs a layer has."""
+    if isinstance(layer, nn.Linear):
+        return layer.in_features, layer.out_features
+    return (layer.in_channels, layer.out_channels) if isinstance(layer, _ConvNd) else tuple(layer.weight.shape)
+
+
+def _layers(module: nn.Module) -> list[nn.Module]:
+    return [m for m in module.modules() if _is_layer(m)]
+
+
+def _is_layer(module: nn.Module) -> bool:
+    return _is_linear(module) or isinstance(module, _ConvNd)
+
+
+def _in_attention(name: str, modules: Mapping[str, nn.Module]) -> bool:
+    """Whether a module is a part of an attention layer."""
+    path = name.split(".")
+    around = {n: modules.get(n) for n in (".".join(path[:i]) for i in range(len(path)))}
+    return any(
+        isinstance(m, nn.MultiheadAttention) or (n and type(m).__name__.endswith("Attention"))
+        for n, m in around.items()
+    )
 
 
 def _is_linear(module: nn.Module) -> bool:
