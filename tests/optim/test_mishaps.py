@@ -17,7 +17,7 @@ both = pytest.mark.parametrize("compile_", [False, pytest.param(True, marks=need
 W: dict[str, Any] = {"lr": 1e-2, "weight_decay": 0.1}
 
 
-def gradient(p: nn.Parameter, t: int) -> torch.Tensor:
+def gradient(p: torch.Tensor, t: int) -> torch.Tensor:
     return torch.randn(p.shape, generator=torch.Generator().manual_seed(t)).to(p.dtype)
 
 
