@@ -83,7 +83,7 @@ def test_a_model_that_changes_its_layout(make: Any) -> None:
         optimizer = make(model.parameters(), compile=compile_, **W)
         for t in range(4):
             if t == 2:
-                model.to(memory_format=torch.channels_last)
+                model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
             model.weight.grad = gradient(model.weight, t)
             optimizer.step()
         weights.append(model.weight.detach().contiguous())
