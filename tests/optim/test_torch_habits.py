@@ -1,6 +1,8 @@
 """What people do with torch optimizers: scaled gradients, clipping, torch's own checkpoints, schedulers."""
 
 import copy
+import subprocess
+import sys
 import warnings
 from typing import Any
 
@@ -158,3 +160,9 @@ def test_a_compiled_model_trains() -> None:
         optimizer.step()
         losses.append(loss.item())
     assert losses[-1] < losses[0]
+
+
+def test_importing_does_not_import_the_compiler() -> None:
+    """It takes longer than all the rest, and most steps never need it."""
+    script = "import sys, equipoise.optim; sys.exit('torch._dynamo' in sys.modules or 'torch._inductor' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", script], timeout=120).returncode == 0

@@ -160,7 +160,7 @@ class RuleOptimizer(Optimizer):
         self._step()
         return loss
 
-    @torch.compiler.disable()
+    @torch._disable_dynamo
     def _step(self) -> None:
         """The step itself, out of a compiled training step: its step counts would make that recompile every time."""
         with without_autocast():

@@ -22,7 +22,6 @@ from functools import lru_cache
 from typing import Any
 
 import torch
-import torch._inductor.config
 from torch import Tensor
 
 from equipoise.optim.direct import Direct
@@ -34,13 +33,19 @@ from equipoise.optim.rules import Ratio, Rule
 
 logger = logging.getLogger("equipoise")
 
-OPTIONS: dict[str, Any] = {
-    name: value
-    for name, value in {"realize_reads_threshold": 8, "realize_acc_reads_threshold": 100}.items()
-    if hasattr(torch._inductor.config, name)
-} | {"cpp.enable_floating_point_contract_flag": "fast"}
+THRESHOLDS = {"realize_reads_threshold": 8, "realize_acc_reads_threshold": 100}
 """The direction is kept for the second pass over a row, so that roots and quotients are taken once; all else that is
 used twice is computed twice. The thresholds, in numbers of inputs, lie between the two."""
+
+
+def _options() -> dict[str, Any]:
+    """What Inductor is asked for, as far as this torch knows it; imported here, as it takes a second."""
+    import torch._inductor.config as known
+
+    options: dict[str, Any] = {name: value for name, value in THRESHOLDS.items() if hasattr(known, name)}
+    return options | {"cpp.enable_floating_point_contract_flag": "fast"}
+
+
 HINT = (1026, 2054)
 """The shape that a kernel is compiled on: large enough to be worth threads, and nothing special."""
 
@@ -218,4 +223,4 @@ def _compile(kind: Kind, columns: int) -> Callable[[list[Tensor]], list[Tensor]]
         example += [ones(shape[0], dtype, device), lanes(dtype, device)]
         height = {"neuron": rows, "part": rows // 2}.get(kind.rows, 1)
         example += [zeros(height, 1) for _ in range(columns)]
-    return Direct(_write(kind), example, OPTIONS)
+    return Direct(_write(kind), example, _options())

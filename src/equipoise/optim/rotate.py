@@ -3,6 +3,9 @@
 Letters: w weight, d direction, n norm to keep, ν tracked ‖d‖², η_r rotation per step.
 """
 
+# pyright: reportPrivateImportUsage=false
+# (what keeps dynamo out without importing it has a private name)
+
 from __future__ import annotations
 
 import math
@@ -35,7 +38,7 @@ NO_DECAY = (
 )
 
 
-@torch.compiler.disable()
+@torch._disable_dynamo
 @lru_cache(maxsize=4096)
 def _settled(items: tuple[tuple[str, Any], ...]) -> theory.Stationary:
     arguments = dict(items)
