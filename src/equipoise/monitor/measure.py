@@ -20,7 +20,7 @@ from equipoise.monitor.tensors import Block, Watched, blocks_of, fingerprint, li
 from equipoise.planner.live import stepping
 
 _K = {name: i for i, name in enumerate(SUMS)}
-_MOMENTUM = ("exp_avg", "momentum_buffer")
+MOMENTUM = ("exp_avg", "momentum_buffer")
 
 
 class Frame:
@@ -122,18 +122,19 @@ class Frame:
 
     def _measure_grads(self, optimizer: Any, momentum: bool) -> None:
         grads = [_dense(t.p) for t in self.tensors]
-        averages = [_momentum(optimizer, t.p) if momentum else None for t in self.tensors]
+        owners = list(dict.fromkeys((optimizer, stepping(optimizer))))
+        averages = [_momentum(owners, t.p) if momentum else None for t in self.tensors]
         self.has_grad = np.array([g is not None for g in grads])
         self.has_momentum = np.array([m is not None for m in averages]) & self.has_grad
         assert self._copies is not None
         for block, copy in zip(self.blocks, self._copies, strict=True):
-            if not any(self.has_grad[p.tensor] for p in block.pieces):
+            if not self.has_grad[block.tensors].any():
                 continue
             g = block.gather(grads)
             w = copy if copy.dtype == block.work else copy.to(block.work)
             self._put(block, "gg", _square(g))
             self._put(block, "gw", _dot(g, w))
-            if any(self.has_momentum[p.tensor] for p in block.pieces):
+            if self.has_momentum[block.tensors].any():
                 m = block.gather(averages)
                 self._put(block, "mm", _square(m))
                 self._put(block, "gm", _dot(g, m))
@@ -159,7 +160,7 @@ class Frame:
                 self._put(block, "same", (change == 0).sum(1).to(self._dtype))
             self._put(block, "dd", _square(change))
             self._put(block, "dw", _dot(change, new))
-            if any(cautious[p.tensor] for p in block.pieces):
+            if cautious[block.tensors].any():
                 # Decay acted where u·w ≥ 0, and there it and the step pull the same way: Δ·w < 0.
                 w = new - change
                 w.mul_(change * w < 0)
@@ -246,23 +247,21 @@ def _dense(p: Tensor) -> Tensor | None:
     return None if g is None or g.layout != torch.strided else local(like(g, p))
 
 
-def _momentum(optimizer: Any, p: Tensor) -> Tensor | None:
+def _momentum(owners: list[Any], p: Tensor) -> Tensor | None:
     """The momentum of a parameter before the step, if its optimizer has one; the state is not touched."""
-    found = state_of(optimizer, p)
-    for name in _MOMENTUM:
-        m = found.get(name)
-        if isinstance(m, Tensor) and m.shape == p.shape:
-            return local(like(m, p))
+    for owner in owners:
+        found = owner.state.get(p)  # owner.state[p] would make one
+        if found:
+            for name in MOMENTUM:
+                m = found.get(name)
+                if m is not None and m.shape == p.shape:
+                    return local(like(m, p))
     return None
 
 
 def state_of(optimizer: Any, p: Tensor) -> dict[str, Any]:
-    """A parameter's state, empty where there is none; `optimizer.state` would make one if it were asked for it."""
-    for one in (optimizer, stepping(optimizer)):
-        found = one.state.get(p)
-        if isinstance(found, dict) and any(isinstance(v, Tensor) and v.shape == p.shape for v in found.values()):
-            return found
-    return {}
+    """A parameter's state, empty where there is none; that of a wrapper and what is in it together."""
+    return dict(optimizer.state.get(p) or {}) | dict(stepping(optimizer).state.get(p) or {})
 
 
 def _sampled(tensor: Watched, neurons: int) -> tuple[int, ...]:

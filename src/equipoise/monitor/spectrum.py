@@ -12,7 +12,7 @@ from torch import Tensor
 
 from equipoise.monitor.decompose import GroupStep
 from equipoise.monitor.layout import Column, Layout, Quantity
-from equipoise.monitor.measure import Frame, state_of
+from equipoise.monitor.measure import MOMENTUM, Frame, state_of
 from equipoise.monitor.tensors import local
 
 LARGEST = 2048
@@ -122,7 +122,7 @@ class Spectra:
                 # U = Δ + d·w with w before the step; cautious decay is left in.
                 lost = 0.0 if step.cautious else step.lost_of(tensor.p.ndim)
                 update = change + lost * (rows - change)
-                momentum = next((state[k] for k in ("exp_avg", "momentum_buffer") if state.get(k) is not None), None)
+                momentum = next((state[k] for k in MOMENTUM if state.get(k) is not None), None)
                 for key, matrix in (("weight", rows), ("update", update), ("momentum", momentum)):
                     if matrix is None:
                         continue

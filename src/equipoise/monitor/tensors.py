@@ -10,6 +10,7 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -60,12 +61,16 @@ class Watched:
 
 
 def local(x: Any) -> Tensor:
-    """A DTensor's shard here; any other tensor as it is, without its history."""
-    return x.detach().to_local() if hasattr(x, "to_local") else x.detach()
+    """A DTensor's shard here; any other tensor as it is. Only for use without gradients."""
+    if type(x) in (Tensor, torch.nn.Parameter):  # most are, and asking for attributes that are not there is slow
+        return x
+    return x.detach().to_local() if hasattr(x, "to_local") else x
 
 
 def like(x: Any, p: Any) -> Any:
     """A gradient or state in the placement of its parameter."""
+    if type(x) is Tensor:
+        return x
     if hasattr(x, "placements") and hasattr(p, "placements") and x.placements != p.placements:
         return x.redistribute(placements=p.placements)
     return x
@@ -162,7 +167,13 @@ class Block:
         self.where = slice(first, first + self.rows)
         # A piece of a large tensor in a working precision is measured where it lies.
         self.direct = len(pieces) == 1 and one.dtype == self.work and one.is_contiguous()
-        self.shapes = [_rows(all_tensors[p.tensor].local)[p.start : p.stop].shape for p in pieces]
+        self.tensors = np.array([p.tensor for p in pieces])
+        self._indices = self.tensors.tolist()
+        self._shapes = [_shape(all_tensors[p.tensor].local) for p in pieces]
+        whole = all(p.stop - p.start == rows for p, (rows, _) in zip(pieces, self._shapes, strict=True))
+        ndims = {ndim for _, ndim in self._shapes}
+        # Vectors alone, or matrices alone, are put together without a view of each.
+        self._plain = ndims.copy().pop() if whole and ndims in ({1}, {2}) and len(pieces) > 1 else 0
 
     def empty(self, dtype: torch.dtype | None = None) -> Tensor:
         """Room for the block's rows."""
@@ -181,23 +192,29 @@ class Block:
             if source is not None and source.dtype == self.work and source.is_contiguous():
                 return source.view(-1, self.width)[piece.start : piece.stop]
         out = self.empty() if out is None else out
-        views, sources = [], []
-        for piece, shape in zip(self.pieces, self.shapes, strict=True):
-            view = out[piece.at : piece.at + piece.stop - piece.start]
-            source = tensors[piece.tensor]
-            if source is None:
-                view.zero_()
-                continue
-            views.append(view.view(shape))
-            sources.append(source if len(source) == len(views[-1]) and source.ndim > 1 else _rows(source)[piece.start : piece.stop])
-        if views:
-            torch._foreach_copy_(views, sources)
-        return out
+        if self._plain:
+            found = [tensors[i] for i in self._indices]
+            if not any(x is None for x in found):
+                torch.cat(found, out=out.view(-1) if self._plain == 1 else out)  # type: ignore[arg-type]
+                return out
+        parts = []
+        for piece, (rows, ndim) in zip(self.pieces, self._shapes, strict=True):
+            part = tensors[piece.tensor]
+            if part is None:
+                part = torch.zeros(piece.stop - piece.start, self.width, dtype=self.dtype, device=self.device)
+            elif ndim < 2:
+                part = part.reshape(1, -1)
+            else:
+                part = part if ndim == 2 else part.reshape(rows, -1)
+                if piece.stop - piece.start != rows:
+                    part = part[piece.start : piece.stop]
+            parts.append(part)
+        return torch.cat(parts, out=out) if len(parts) > 1 else out.copy_(parts[0])
 
 
-def _rows(x: Tensor) -> Tensor:
-    """A tensor with neurons along its first dimension, of which vectors are one."""
-    return x if x.ndim > 1 else x.reshape(1, -1)
+def _shape(x: Tensor) -> tuple[int, int]:
+    """How many rows a tensor has, of which vectors are one, and how many dimensions."""
+    return (x.shape[0] if x.ndim > 1 else 1), x.ndim
 
 
 def _width(x: Tensor) -> int:
@@ -216,13 +233,13 @@ def blocks_of(tensors: list[Watched]) -> list[Block]:
         if not part.numel() or not tensor.counts:
             continue
         most = max(1, (BLOCK if part.device.type == "cpu" else BLOCK_GPU) // _width(part))
-        rows = part.shape[0] if part.ndim > 1 else 1
-        key = (part.device, part.dtype, _width(part), i if rows > most // 2 else -1)
+        rows, _ = _shape(part)
+        key = (part.device, part.dtype, _width(part), part.ndim, i if rows > most // 2 else -1)
         for start in range(0, rows, most):
             alike.setdefault(key, []).append((i, start, min(start + most, rows)))
     blocks: list[Block] = []
     first = 0
-    for (device, _, width, _), ranges in alike.items():
+    for (device, _, width, _, _), ranges in alike.items():
         most = max(1, (BLOCK if device.type == "cpu" else BLOCK_GPU) // width)
         pieces: list[Piece] = []
         at = 0

@@ -201,6 +201,11 @@ class Watch:
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self.close("finished" if kind is None else "crashed")
 
+    @property
+    def share(self) -> float:
+        """The time that watching took so far, as a share of training's."""
+        return self._cadence.share
+
     # Hooks
 
     @torch.no_grad()
@@ -247,6 +252,7 @@ class Watch:
     def _takes_part(self) -> bool:
         return self._rank == 0 or self._frame.sharded
 
+    @torch.no_grad()
     def _new_frame(self) -> Frame:
         return Frame(self._optimizer, names_of(self._model), self._neurons, self._starts)
 
