@@ -54,6 +54,7 @@ class Frame:
         self._dtype = torch.float64 if double else torch.float32
         self._devices = list(dict.fromkeys(b.device for b in self.blocks)) or [torch.device("cpu")]
         self._copies: list[Tensor] | None = None
+        self._clear()
         self.has_grad = self.has_momentum = np.zeros(len(self.tensors), dtype=bool)
 
     def fits(self, optimizer: Any) -> bool:
@@ -99,10 +100,7 @@ class Frame:
             optimizer: about to step.
             grads: whether the gradients are those of this step; with a closure they come only in it.
         """
-        self._sums = {d: torch.zeros(len(SUMS), self._total, dtype=self._dtype, device=d) for d in self._devices}
-        self._angles = {
-            d: torch.zeros(3, len(self.sampled), dtype=self._dtype, device=d) for d in self._devices
-        }
+        self._clear()
         if self._copies is None:
             self._copies = [block.empty(block.dtype) for block in self.blocks]
         params: list[Tensor | None] = [t.local for t in self.tensors]
@@ -112,6 +110,10 @@ class Frame:
             self._put(block, "ww", _square(w))
         if grads:
             self._measure_grads(optimizer, momentum=True)
+
+    def _clear(self) -> None:
+        self._sums = {d: torch.zeros(len(SUMS), self._total, dtype=self._dtype, device=d) for d in self._devices}
+        self._angles = {d: torch.zeros(3, len(self.sampled), dtype=self._dtype, device=d) for d in self._devices}
 
     @property
     def _total(self) -> int:
@@ -205,7 +207,6 @@ class Frame:
                 sums = torch.zeros(len(SUMS), self.rows, dtype=sums.dtype, device=d).index_add_(1, order, sums)
             parts += [sums.reshape(-1).to(device), angles.reshape(-1).to(device)]
         flat = torch.cat([*parts, *tail])
-        del self._sums, self._angles
         return flat
 
     def unpack(self, flat: NDArray[Any]) -> tuple[dict[str, NDArray[np.float64]], NDArray[np.float64]]:

@@ -17,3 +17,12 @@ def reduce_all(flat: Tensor) -> None:
     """Sum over all processes, in place."""
     if rank_of()[1] > 1:
         dist.all_reduce(flat)
+
+
+def same_everywhere(number: int) -> int:
+    """The first process's number, on all of them."""
+    if rank_of()[1] == 1:
+        return number
+    said = [number]
+    dist.broadcast_object_list(said, src=0)
+    return said[0]

@@ -20,7 +20,7 @@ from equipoise.monitor.cadence import Cadence
 from equipoise.monitor.decompose import GroupStep, group_step
 from equipoise.monitor.logged import Logged
 from equipoise.monitor.measure import Frame
-from equipoise.monitor.ranks import rank_of, reduce_all
+from equipoise.monitor.ranks import rank_of, reduce_all, same_everywhere
 from equipoise.monitor.run import Run
 from equipoise.monitor.schema import FILE
 from equipoise.monitor.tensors import names_of
@@ -52,6 +52,7 @@ class _Step:
     hyper: quantities.Hyper | None = None
     has: tuple[Any, Any] = ((), ())
     fixed: tuple[float, ...] = ()
+    arrived: Any = None
     failed: bool = False
 
 
@@ -131,8 +132,10 @@ class Watch:
         """What went wrong with the watching itself, and what it saw that should be known at once."""
         self._starts: dict[tuple[str, int], Tensor] = {}
         self._frame = self._new_frame()
-        self._rank, self._world = rank_of()
+        self._rank, _ = rank_of()
         self.step = _last_step(path) if resume is True else int(resume)
+        if self._frame.sharded:
+            self.step = same_everywhere(self.step)
         """Number of the last step that was taken."""
         self._cadence = Cadence(every, overhead, self.step)
         self._writer: RunWriter | None = None
@@ -234,8 +237,9 @@ class Watch:
         step, self._open = self._open, None
         spectral = 0.0
         try:
-            step.frame.after(optimizer, step.closure, step.assembler.cautious(step.groups))
-            spectral = self._measure_spectra(optimizer, step)
+            if not step.failed:
+                step.frame.after(optimizer, step.closure, step.assembler.cautious(step.groups))
+                spectral = self._measure_spectra(optimizer, step)
         except Exception as error:
             step.failed = True
             self._fail(error)
@@ -279,8 +283,8 @@ class Watch:
             self.step, self._frame, self._assembler, groups, closure, int(getattr(optimizer, "skipped", 0)),
             scale=None if closure else getattr(optimizer, "grad_scale", None),
         )  # fmt: skip
-        self._frame.before(optimizer, grads=not closure)
         self._open = step
+        self._frame.before(optimizer, grads=not closure)
 
     def _measure_spectra(self, optimizer: Any, step: _Step) -> float:
         """Measure singular values where it is their turn; seconds that it took."""
@@ -316,7 +320,12 @@ class Watch:
         flat = step.frame.flat([*extra, *(x if mine else 0.0 for x in cadence)])
         if step.frame.sharded:
             reduce_all(flat)
-        step.flat = flat.to("cpu", non_blocking=flat.is_cuda)
+        if flat.is_cuda:  # moved while training goes on, and waited for at the next step
+            step.flat = torch.empty(flat.shape, dtype=flat.dtype, pin_memory=True).copy_(flat, non_blocking=True)
+            step.arrived = torch.cuda.Event()
+            step.arrived.record()
+        else:
+            step.flat = flat.cpu()
         groups = [[s.lr for s in step.groups], [s.weight_decay for s in step.groups]]
         groups += [[m.effective_steps for m in self._memories], [m.init_share for m in self._memories]]
         step.fixed = (self._cadence.step_time, self._cadence.share, *(x for part in groups for x in part))
@@ -327,11 +336,13 @@ class Watch:
         step, self._waiting = self._waiting, None
         if step is None or step.flat is None or step.hyper is None:
             return
-        if torch.cuda.is_available():
-            torch.cuda.synchronize()
+        if step.arrived is not None:
+            step.arrived.synchronize()
         numbers = step.flat.numpy()
         scale, infinite, failed, *shared = numbers[step.frame.numbers :].tolist()
         self._cadence.plan(step.number, (shared[0], shared[1], shared[2]) if step.frame.sharded else None)
+        if step.frame.sharded and failed:
+            self._failures += 1  # counted by all processes alike, so that all give up together
         if failed or self._writer is None:
             return
         skipped = infinite != 0.0
@@ -367,9 +378,13 @@ class Watch:
         """Note a failure once; training goes on."""
         if self._strict:
             raise error
-        self._open = None
-        self._failures += 1
-        if self._failures > 1:
+        if self._open is not None:
+            self._open.failed = True  # it goes on where other processes wait for its sums
+            if not self._frame.sharded:
+                self._open = None
+        if not self._frame.sharded:
+            self._failures += 1
+        if any(f.code == "watch-failed" for f in self.findings):
             return
         log.warning("watching failed at step %d and goes on without it: %r", self.step, error, exc_info=error)
         self._note(
@@ -418,4 +433,4 @@ def _last_step(path: str | os.PathLike[str]) -> int:
     if not os.path.exists(os.path.join(path, FILE)):
         return 0
     with Run.open(path) as run:
-        return int(max(run.steps(), default=0))
+        return int(max(run.steps, default=0))
