@@ -108,7 +108,7 @@ class Assembler:
         )
 
     def row(
-        self, flat: NDArray[Any], hyper: Hyper, has: tuple[Array, Array], scale: float, fixed: list[float]
+        self, flat: NDArray[Any], hyper: Hyper, has: tuple[NDArray[np.bool_], NDArray[np.bool_]], scale: float, fixed: list[float]
     ) -> tuple[Array, dict[str, Array]]:
         """One row of the layout, and the quantities of each tensor.
 
@@ -121,24 +121,16 @@ class Assembler:
         """
         with np.errstate(all="ignore"):
             sums, angles = self._frame.unpack(flat)
-            sums["gg"] = sums["gg"] / scale**2
-            sums["gw"], sums["gm"] = sums["gw"] / scale, sums["gm"] / scale
-            totals = {name: np.add.reduceat(values, self._firsts) for name, values in sums.items()}
-            grad, momentum = has
-            for found, counts in ((sums, self._counts), (totals, np.ones(len(grad), dtype=int))):
-                for names, there in ((("gg", "gw"), grad), (("mm", "gm"), momentum)):
-                    absent = np.repeat(~np.asarray(there, dtype=bool), counts)
-                    for name in names:
-                        # What is not finite is stored as infinite, as NaN says "not measured".
-                        bad = ~np.isfinite(found[name]) if name == "gg" else False
-                        found[name] = np.where(absent, np.nan, np.where(bad, np.inf, found[name]))
+            totals = _cleaned(sums.tensors(), *has, scale)
             per = formulas(totals, hyper)
             per["unchanged"] = np.where(self._low, totals["same"] / self._sizes, np.nan)
             per["angle"] = self._angles(angles)
             parts = [np.concatenate([per[q.name] for q in PER_TENSOR])]
             balance = float("nan")
             if self._matrices:
-                rows = formulas(sums, hyper.spread(self._counts), only=BY_NEURON)
+                there = (np.repeat(part, self._counts) for part in has)
+                rows = _cleaned(sums.rows(), *there, scale)
+                rows = formulas(rows, hyper.spread(self._counts), only=BY_NEURON)
                 balance = variation(rows["rotation"][self._in_matrix])
                 parts += [self._quantiles(rows[name]).reshape(-1) for name in BY_NEURON]
                 sampled = self._frame.sampled[self._shown]
@@ -154,3 +146,19 @@ class Assembler:
             owners, starts = np.unique(self._owner, return_index=True)
             out[owners] = angle_from(*(np.add.reduceat(part, starts) for part in angles))
         return out
+
+
+def _cleaned(
+    sums: dict[str, Array], grad: NDArray[np.bool_], momentum: NDArray[np.bool_], scale: float
+) -> dict[str, Array]:
+    """Sums with gradients unscaled, NaN where there was none, and infinite where they are not finite.
+
+    NaN says "not measured", so that a gradient that is NaN itself is stored as infinite.
+    """
+    gg = sums["gg"] / scale**2
+    return sums | {
+        "gg": np.where(grad, np.where(np.isfinite(gg), gg, np.inf), np.nan),
+        "gw": np.where(grad, sums["gw"] / scale, np.nan),
+        "mm": np.where(momentum, sums["mm"], np.nan),
+        "gm": np.where(momentum, sums["gm"] / scale, np.nan),
+    }

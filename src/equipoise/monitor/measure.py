@@ -8,6 +8,7 @@ tensor, which is moved off the device once.
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,6 @@ from equipoise.monitor.quantities import SUMS
 from equipoise.monitor.tensors import Block, Watched, blocks_of, fingerprint, like, local, watched
 from equipoise.planner.live import stepping
 
-_K = {name: i for i, name in enumerate(SUMS)}
 MOMENTUM = ("exp_avg", "momentum_buffer")
 
 
@@ -54,6 +54,8 @@ class Frame:
         self._dtype = torch.float64 if double else torch.float32
         self._devices = list(dict.fromkeys(b.device for b in self.blocks)) or [torch.device("cpu")]
         self._copies: list[Tensor] | None = None
+        self._names = [n for n in SUMS if n not in ("cw", "cd") and (n != "same" or any(t.low for t in self.tensors))]
+        self._states: tuple[Any, list[Any]] = (None, [])
         self._clear()
         self.has_grad = self.has_momentum = np.zeros(len(self.tensors), dtype=bool)
 
@@ -93,13 +95,16 @@ class Frame:
 
     # The measured step
 
-    def before(self, optimizer: Any, grads: bool) -> None:
+    def before(self, optimizer: Any, grads: bool, cautious: bool) -> None:
         """Copy the weights, and measure them, and gradients where they are there already.
 
         Args:
             optimizer: about to step.
             grads: whether the gradients are those of this step; with a closure they come only in it.
+            cautious: whether any tensor's decay is cautious.
         """
+        if cautious and "cw" not in self._names:
+            self._names += ["cw", "cd"]
         self._clear()
         if self._copies is None:
             self._copies = [block.empty(block.dtype) for block in self.blocks]
@@ -112,7 +117,8 @@ class Frame:
             self._measure_grads(optimizer, momentum=True)
 
     def _clear(self) -> None:
-        self._sums = {d: torch.zeros(len(SUMS), self._total, dtype=self._dtype, device=d) for d in self._devices}
+        self._k = {name: i for i, name in enumerate(self._names)}
+        self._sums = {d: torch.zeros(len(self._names), self._total, dtype=self._dtype, device=d) for d in self._devices}
         self._angles = {d: torch.zeros(3, len(self.sampled), dtype=self._dtype, device=d) for d in self._devices}
 
     @property
@@ -120,12 +126,11 @@ class Frame:
         return len(self._order)
 
     def _put(self, block: Block, name: str, value: Tensor) -> None:
-        self._sums[block.device][_K[name], block.where] = value
+        self._sums[block.device][self._k[name], block.where] = value
 
     def _measure_grads(self, optimizer: Any, momentum: bool) -> None:
         grads = [_dense(t.p) for t in self.tensors]
-        owners = list(dict.fromkeys((optimizer, stepping(optimizer))))
-        averages = [_momentum(owners, t.p) if momentum else None for t in self.tensors]
+        averages = self._averages(optimizer) if momentum else [None] * len(self.tensors)
         self.has_grad = np.array([g is not None for g in grads])
         self.has_momentum = np.array([m is not None for m in averages]) & self.has_grad
         assert self._copies is not None
@@ -140,6 +145,23 @@ class Frame:
                 m = block.gather(averages)
                 self._put(block, "mm", _square(m))
                 self._put(block, "gm", _dot(g, m))
+
+    def _averages(self, optimizer: Any) -> list[Tensor | None]:
+        """The momentum of each tensor before the step, None where there is none; states are not touched."""
+        owners = list(dict.fromkeys((optimizer, stepping(optimizer))))
+        found: list[Tensor | None] = [None] * len(self.tensors)
+        for owner in owners:
+            states = self._states[1]
+            if self._states[0] is not owner.state or None in states:
+                # owner.state[p] would make a state where there is none. Loading replaces owner.state as a whole.
+                states = [owner.state.get(t.p) for t in self.tensors]
+                self._states = owner.state, states
+            for i, state in enumerate(states):
+                for name in MOMENTUM if state else ():
+                    m = state.get(name)
+                    if m is not None and m.shape == self.tensors[i].p.shape:
+                        found[i] = local(like(m, self.tensors[i].p))
+        return found
 
     def after(self, optimizer: Any, grads: bool, cautious: NDArray[np.bool_]) -> None:
         """Turn the copy into the change, and measure it.
@@ -204,34 +226,79 @@ class Frame:
             sums, angles = self._sums[d], self._angles[d]
             if self.sharded:
                 order = torch.from_numpy(self._order).to(d)
-                sums = torch.zeros(len(SUMS), self.rows, dtype=sums.dtype, device=d).index_add_(1, order, sums)
+                sums = torch.zeros(len(sums), self.rows, dtype=sums.dtype, device=d).index_add_(1, order, sums)
             parts += [sums.reshape(-1).to(device), angles.reshape(-1).to(device)]
-        flat = torch.cat([*parts, *tail])
-        return flat
+        self._sent = list(self._names)
+        return torch.cat([*parts, *tail])
 
-    def unpack(self, flat: NDArray[Any]) -> tuple[dict[str, NDArray[np.float64]], NDArray[np.float64]]:
-        """Sums of each row in the order of the tensors, and of each sampled row, out of the flat numbers.
+    def unpack(self, flat: NDArray[Any]) -> tuple[Sums, NDArray[np.float64]]:
+        """The sums, and those of the sampled rows, out of the flat numbers.
 
         Args:
-            flat: as `flat` made them, without the extra ones.
+            flat: as `flat` made them; what is after them is left.
         """
         count = self.rows if self.sharded else self._total
-        size = len(SUMS) * count + 3 * len(self.sampled)
-        total = np.asarray(flat[: size * len(self._devices)], dtype=np.float64).reshape(len(self._devices), size).sum(0)
-        sums, angles = total[: len(SUMS) * count].reshape(len(SUMS), count), total[len(SUMS) * count :]
-        rows = sums
-        if not self.sharded:
-            rows = np.empty((len(SUMS), self.rows))
-            rows[:, self._order] = sums
-        found = {name: rows[i] for name, i in _K.items()}
-        found["dw"] = found["dw"] - found["dd"]  # Δ·w′ − Δ·Δ = Δ·w
-        return found, angles.reshape(3, len(self.sampled))
+        size = len(self._sent) * count + 3 * len(self.sampled)
+        flat = flat[: size * len(self._devices)].reshape(len(self._devices), size)
+        total = flat[0] if len(flat) == 1 else flat.sum(0)
+        sums, angles = total[: len(self._sent) * count].reshape(-1, count), total[len(self._sent) * count :]
+        return Sums(sums, self._sent, self), angles.astype(np.float64).reshape(3, len(self.sampled))
 
     @property
     def numbers(self) -> int:
         """How many numbers `flat` has before the extra ones."""
         count = self.rows if self.sharded else self._total
-        return (len(SUMS) * count + 3 * len(self.sampled)) * len(self._devices)
+        return (len(self._sent) * count + 3 * len(self.sampled)) * len(self._devices)
+
+    @cached_property
+    def pieces(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Where the rows of one tensor begin among those of the blocks, and which tensor it is."""
+        found = [(block.first + p.at, p.tensor) for block in self.blocks for p in block.pieces]
+        starts, tensors = zip(*found, strict=True)
+        return np.array(starts), np.array(tensors)
+
+
+class Sums:
+    """The inner products of all rows; sums over tensors are taken without putting rows in order.
+
+    Args:
+        values: one line for each of `names`, a number for each row: of the blocks, or of all where sharded.
+        names: some of `SUMS`.
+        frame: what was measured.
+    """
+
+    def __init__(self, values: NDArray[Any], names: list[str], frame: Frame) -> None:
+        self._values, self._names, self._frame = values, names, frame
+
+    def tensors(self) -> dict[str, NDArray[np.float64]]:
+        """The sums of each tensor."""
+        frame = self._frame
+        if frame.sharded:
+            firsts = np.array([t.first for t in frame.tensors])
+            return self._named(np.add.reduceat(self._values, firsts, axis=1, dtype=np.float64))
+        starts, tensors = frame.pieces
+        parts = np.add.reduceat(self._values, starts, axis=1, dtype=np.float64)
+        if len(parts[0]) > len(frame.tensors):
+            total = np.zeros((len(parts), len(frame.tensors)))
+            np.add.at(total, (slice(None), tensors), parts)
+            return self._named(total)
+        total = np.empty_like(parts)
+        total[:, tensors] = parts
+        return self._named(total)
+
+    def rows(self) -> dict[str, NDArray[np.float64]]:
+        """The sums of each row, in the order of the tensors."""
+        rows = self._values.astype(np.float64)
+        if not self._frame.sharded:
+            rows = np.empty_like(rows)
+            rows[:, self._frame._order] = self._values
+        return self._named(rows)
+
+    def _named(self, values: NDArray[np.float64]) -> dict[str, NDArray[np.float64]]:
+        found = {name: values[i] for i, name in enumerate(self._names)}
+        found["dw"] = found["dw"] - found["dd"]  # Δ·w′ − Δ·Δ = Δ·w
+        nothing = np.zeros(values.shape[1])
+        return {name: nothing for name in SUMS} | found
 
 
 def _square(x: Tensor) -> Tensor:
@@ -246,18 +313,6 @@ def _dense(p: Tensor) -> Tensor | None:
     """A parameter's gradient here; None where there is none, or a sparse one."""
     g = p.grad
     return None if g is None or g.layout != torch.strided else local(like(g, p))
-
-
-def _momentum(owners: list[Any], p: Tensor) -> Tensor | None:
-    """The momentum of a parameter before the step, if its optimizer has one; the state is not touched."""
-    for owner in owners:
-        found = owner.state.get(p)  # owner.state[p] would make one
-        if found:
-            for name in MOMENTUM:
-                m = found.get(name)
-                if m is not None and m.shape == p.shape:
-                    return local(like(m, p))
-    return None
 
 
 def state_of(optimizer: Any, p: Tensor) -> dict[str, Any]:

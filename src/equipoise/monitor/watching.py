@@ -284,7 +284,7 @@ class Watch:
             scale=None if closure else getattr(optimizer, "grad_scale", None),
         )  # fmt: skip
         self._open = step
-        self._frame.before(optimizer, grads=not closure)
+        self._frame.before(optimizer, grads=not closure, cautious=any(g.cautious for g in groups))
 
     def _measure_spectra(self, optimizer: Any, step: _Step) -> float:
         """Measure singular values where it is their turn; seconds that it took."""
