@@ -328,9 +328,13 @@ def test_a_bad_number_to_log_is_noted(tmp_path: Path) -> None:
 def test_an_exception_closes_the_run_as_crashed(tmp_path: Path) -> None:
     model = network()
     optimizer = adamw(model.parameters())
+
+    def fail(step: int, loss: torch.Tensor) -> None:
+        if step == 1:
+            raise ZeroDivisionError
+
     with pytest.raises(ZeroDivisionError), eq.watch(model, optimizer, tmp_path, every=1):
-        train(model, optimizer, 2)
-        _ = 1 / 0
+        train(model, optimizer, 3, fail)
     with eq.Run.open(tmp_path) as run:
         assert run.status == "crashed"
         assert list(run.series("norm", "0.weight").steps) == [1, 2]
@@ -387,7 +391,15 @@ def test_two_ranks_give_the_numbers_of_one(tmp_path: Path) -> None:
             assert len(run.timeline) == 0
             assert list(run.series("norm", "0.weight").steps) == [1, 2, 3, 4]
             for name in run.tensors:
-                for quantity in ("norm", "rotation", "update", "grad_norm", "grad_weight_cos", "momentum_norm", "angle"):
+                for quantity in (
+                    "norm",
+                    "rotation",
+                    "update",
+                    "grad_norm",
+                    "grad_weight_cos",
+                    "momentum_norm",
+                    "angle",
+                ):
                     if quantity == "angle" and name == "2.bias":
                         continue  # it begins at zero, which has no direction
                     got, right = value(run, quantity, name), value(single, quantity, name)

@@ -45,7 +45,9 @@ class Assembler:
         self._firsts = np.array([t.first for t in tensors])
         self._counts = np.array([t.rows for t in tensors])
         self._matrices = [i for i, t in enumerate(tensors) if t.p.ndim > 1] if neurons else []
-        self._quantiles = Quantiles([tensors[i].first for i in self._matrices], [tensors[i].rows for i in self._matrices])
+        self._quantiles = Quantiles(
+            [tensors[i].first for i in self._matrices], [tensors[i].rows for i in self._matrices]
+        )
         self._in_matrix = np.repeat(self._ndim > 1, self._counts)
         shown = {tensors[i].first + n for i in self._matrices for n in frame.samples[i]}
         self._shown = np.array([row in shown for row in frame.sampled], dtype=bool)
@@ -81,7 +83,9 @@ class Assembler:
 
     def _expected(self, optimizer: Any) -> list[Walk]:
         """Random walks' directions, looked up again when averaging factors change."""
-        key = [[(k, g[k]) for k in ("betas", "momentum", "nesterov", "alpha") if k in g] for g in optimizer.param_groups]
+        key = [
+            [(k, g[k]) for k in ("betas", "momentum", "nesterov", "alpha") if k in g] for g in optimizer.param_groups
+        ]
         if self._walks[0] != key:
             shapes = [(t.group, tuple(t.p.shape), t.scale) for t in self._frame.tensors]
             self._walks = key, walks(optimizer, shapes)
@@ -108,7 +112,12 @@ class Assembler:
         )
 
     def row(
-        self, flat: NDArray[Any], hyper: Hyper, has: tuple[NDArray[np.bool_], NDArray[np.bool_]], scale: float, fixed: list[float]
+        self,
+        flat: NDArray[Any],
+        hyper: Hyper,
+        has: tuple[NDArray[np.bool_], NDArray[np.bool_]],
+        scale: float,
+        fixed: list[float],
     ) -> tuple[Array, dict[str, Array]]:
         """One row of the layout, and the quantities of each tensor.
 
@@ -128,8 +137,8 @@ class Assembler:
             parts = [np.concatenate([per[q.name] for q in PER_TENSOR])]
             balance = float("nan")
             if self._matrices:
-                there = (np.repeat(part, self._counts) for part in has)
-                rows = _cleaned(sums.rows(), *there, scale)
+                grad, momentum = (np.repeat(part, self._counts) for part in has)
+                rows = _cleaned(sums.rows(), grad, momentum, scale)
                 rows = formulas(rows, hyper.spread(self._counts), only=BY_NEURON)
                 balance = variation(rows["rotation"][self._in_matrix])
                 parts += [self._quantiles(rows[name]).reshape(-1) for name in BY_NEURON]

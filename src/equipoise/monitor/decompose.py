@@ -42,7 +42,7 @@ class GroupStep:
     rotate: bool | None
 
     def lost_of(self, ndim: int) -> float:
-        """d for a parameter with so many dimensions."""
+        """D for a parameter with so many dimensions."""
         turns = self.turning and (ndim > 1 if self.rotate is None else self.rotate)
         return 0.0 if turns else self.lost
 

@@ -67,7 +67,9 @@ class Logged:
         for s, row in rows.items():
             for name, value in row.items():
                 if isinstance(value, Tensor):
-                    devices.setdefault(value.device, []).append((s, name, value.double() if _wide(value) else value.float()))
+                    devices.setdefault(value.device, []).append(
+                        (s, name, value.double() if _wide(value) else value.float())
+                    )
         for found in devices.values():
             values = torch.stack([value.double() if _wide(found[0][2]) else value for _, _, value in found]).tolist()
             for (s, name, _), value in zip(found, values, strict=True):
@@ -75,7 +77,9 @@ class Logged:
         new = [name for row in rows.values() for name in row if name not in self._names]
         if new:
             self._names += dict.fromkeys(new)
-            self._writer.describe(quantities=[Quantity(n, "", "global", "logged by the loop") for n in dict.fromkeys(new)])
+            self._writer.describe(
+                quantities=[Quantity(n, "", "global", "logged by the loop") for n in dict.fromkeys(new)]
+            )
             self._writer.layout(Layout(tuple(Column(n) for n in self._names), kind="log", dtype="float64"))
         for s, row in sorted(rows.items()):
             # NaN says "not measured"; a loss that is NaN is stored as infinite.

@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from equipoise.monitor.quantities import SUMS
+from equipoise.monitor.sums import SUMS, RowSums
 from equipoise.monitor.tensors import Block, Watched, blocks_of, fingerprint, like, local, watched
 from equipoise.planner.live import stepping
 
@@ -55,6 +55,7 @@ class Frame:
         self._devices = list(dict.fromkeys(b.device for b in self.blocks)) or [torch.device("cpu")]
         self._copies: list[Tensor] | None = None
         self._names = [n for n in SUMS if n not in ("cw", "cd") and (n != "same" or any(t.low for t in self.tensors))]
+        self._plain = [t.p for t in self.tensors]
         self._states: tuple[Any, list[Any]] = (None, [])
         self._clear()
         self.has_grad = self.has_momentum = np.zeros(len(self.tensors), dtype=bool)
@@ -75,7 +76,7 @@ class Frame:
     def _start_of(self, block: Block, starts: dict[tuple[str, int], Tensor]) -> tuple[Tensor, Tensor, list[int]] | None:
         """Rows of a block that are sampled, their initial weights, and their places among the sampled."""
         rows, initial, places = [], [], []
-        current = [t.local for t in self.tensors]
+        current: list[Tensor | None] = [t.local for t in self.tensors]
         whole = None
         for k, place in enumerate(self._order[block.where]):
             at = self._sample_at.get(int(place))
@@ -108,13 +109,17 @@ class Frame:
         self._clear()
         if self._copies is None:
             self._copies = [block.empty(block.dtype) for block in self.blocks]
-        params: list[Tensor | None] = [t.local for t in self.tensors]
+        params = self._params()
         for block, copy in zip(self.blocks, self._copies, strict=True):
             block.gather(params, out=copy)
             w = copy if copy.dtype == block.work else copy.to(block.work)
             self._put(block, "ww", _square(w))
         if grads:
             self._measure_grads(optimizer, momentum=True)
+
+    def _params(self) -> list[Tensor | None]:
+        """The local part of each parameter."""
+        return [t.local for t in self.tensors] if self.sharded else list(self._plain)
 
     def _clear(self) -> None:
         self._k = {name: i for i, name in enumerate(self._names)}
@@ -129,8 +134,8 @@ class Frame:
         self._sums[block.device][self._k[name], block.where] = value
 
     def _measure_grads(self, optimizer: Any, momentum: bool) -> None:
-        grads = [_dense(t.p) for t in self.tensors]
-        averages = self._averages(optimizer) if momentum else [None] * len(self.tensors)
+        grads = [_dense(p) for p in self._plain]
+        averages: list[Tensor | None] = self._averages(optimizer) if momentum else [None] * len(grads)
         self.has_grad = np.array([g is not None for g in grads])
         self.has_momentum = np.array([m is not None for m in averages]) & self.has_grad
         assert self._copies is not None
@@ -159,8 +164,8 @@ class Frame:
             for i, state in enumerate(states):
                 for name in MOMENTUM if state else ():
                     m = state.get(name)
-                    if m is not None and m.shape == self.tensors[i].p.shape:
-                        found[i] = local(like(m, self.tensors[i].p))
+                    if m is not None and m.shape == self._plain[i].shape:
+                        found[i] = m if type(m) is Tensor else local(like(m, self._plain[i]))
         return found
 
     def after(self, optimizer: Any, grads: bool, cautious: NDArray[np.bool_]) -> None:
@@ -173,7 +178,7 @@ class Frame:
         """
         if grads:
             self._measure_grads(optimizer, momentum=False)
-        params: list[Tensor | None] = [t.local for t in self.tensors]
+        params = self._params()
         assert self._copies is not None
         for block, copy, start in zip(self.blocks, self._copies, self._initial, strict=True):
             new = block.gather(params)
@@ -231,7 +236,7 @@ class Frame:
         self._sent = list(self._names)
         return torch.cat([*parts, *tail])
 
-    def unpack(self, flat: NDArray[Any]) -> tuple[Sums, NDArray[np.float64]]:
+    def unpack(self, flat: NDArray[Any]) -> tuple[RowSums, NDArray[np.float64]]:
         """The sums, and those of the sampled rows, out of the flat numbers.
 
         Args:
@@ -242,7 +247,9 @@ class Frame:
         flat = flat[: size * len(self._devices)].reshape(len(self._devices), size)
         total = flat[0] if len(flat) == 1 else flat.sum(0)
         sums, angles = total[: len(self._sent) * count].reshape(-1, count), total[len(self._sent) * count :]
-        return Sums(sums, self._sent, self), angles.astype(np.float64).reshape(3, len(self.sampled))
+        firsts = np.array([t.first for t in self.tensors])
+        pieces = None if self.sharded else (self._order, *self.pieces)
+        return RowSums(sums, self._sent, firsts, pieces), angles.astype(np.float64).reshape(3, len(self.sampled))
 
     @property
     def numbers(self) -> int:
@@ -258,49 +265,6 @@ class Frame:
         return np.array(starts), np.array(tensors)
 
 
-class Sums:
-    """The inner products of all rows; sums over tensors are taken without putting rows in order.
-
-    Args:
-        values: one line for each of `names`, a number for each row: of the blocks, or of all where sharded.
-        names: some of `SUMS`.
-        frame: what was measured.
-    """
-
-    def __init__(self, values: NDArray[Any], names: list[str], frame: Frame) -> None:
-        self._values, self._names, self._frame = values, names, frame
-
-    def tensors(self) -> dict[str, NDArray[np.float64]]:
-        """The sums of each tensor."""
-        frame = self._frame
-        if frame.sharded:
-            firsts = np.array([t.first for t in frame.tensors])
-            return self._named(np.add.reduceat(self._values, firsts, axis=1, dtype=np.float64))
-        starts, tensors = frame.pieces
-        parts = np.add.reduceat(self._values, starts, axis=1, dtype=np.float64)
-        if len(parts[0]) > len(frame.tensors):
-            total = np.zeros((len(parts), len(frame.tensors)))
-            np.add.at(total, (slice(None), tensors), parts)
-            return self._named(total)
-        total = np.empty_like(parts)
-        total[:, tensors] = parts
-        return self._named(total)
-
-    def rows(self) -> dict[str, NDArray[np.float64]]:
-        """The sums of each row, in the order of the tensors."""
-        rows = self._values.astype(np.float64)
-        if not self._frame.sharded:
-            rows = np.empty_like(rows)
-            rows[:, self._frame._order] = self._values
-        return self._named(rows)
-
-    def _named(self, values: NDArray[np.float64]) -> dict[str, NDArray[np.float64]]:
-        found = {name: values[i] for i, name in enumerate(self._names)}
-        found["dw"] = found["dw"] - found["dd"]  # Δ·w′ − Δ·Δ = Δ·w
-        nothing = np.zeros(values.shape[1])
-        return {name: nothing for name in SUMS} | found
-
-
 def _square(x: Tensor) -> Tensor:
     return torch.linalg.vector_norm(x, dim=1).square_()
 
@@ -312,7 +276,9 @@ def _dot(a: Tensor, b: Tensor) -> Tensor:
 def _dense(p: Tensor) -> Tensor | None:
     """A parameter's gradient here; None where there is none, or a sparse one."""
     g = p.grad
-    return None if g is None or g.layout != torch.strided else local(like(g, p))
+    if g is None or g.is_sparse:
+        return None
+    return g if type(g) is Tensor else local(like(g, p))
 
 
 def state_of(optimizer: Any, p: Tensor) -> dict[str, Any]:

@@ -16,10 +16,6 @@ from equipoise.monitor.layout import Quantity
 
 Array = NDArray[np.float64]
 
-SUMS = ("ww", "gg", "gw", "mm", "gm", "dd", "dw", "same", "cw", "cd")
-"""Inner products that are measured of each row: w·w, g·g, g·w, m·m, g·m, Δ·Δ, Δ·w′ (w′ after the step), the number of
-weights that did not change (low precision alone), ŵ·ŵ and Δ·ŵ (cautious decay alone)."""
-
 QUANTILES = (0.1, 0.5, 0.9)
 
 PER_TENSOR = (
@@ -89,7 +85,7 @@ def formulas(s: dict[str, Array], h: Hyper, *, only: Sequence[str] | None = None
     """Quantities of each unit from its inner products.
 
     Args:
-        s: `SUMS`, one array each; NaN where something was not measured. "dw" is Δ·w here, with w before the step.
+        s: `sums.SUMS`, one array each; NaN where something was not measured. "dw" is Δ·w here, with w before the step.
         h: hyperparameters.
         only: the names wanted; None for all but "unchanged" and "angle".
     """

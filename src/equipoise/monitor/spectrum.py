@@ -23,7 +23,7 @@ QUANTITIES = (
     *(Quantity(f"{key}_top", "", "tensor", f"largest singular value of {of}") for key, of in _OF.items()),
     *(Quantity(f"{key}_bottom", "", "tensor", f"smallest singular value of {of}") for key, of in _OF.items()),
     *(Quantity(f"{key}_stable_rank", "", "tensor", f"Σσ²/σ₁² of {of}") for key, of in _OF.items()),
-    *(Quantity(f"{key}_entropy", "", "tensor", f"entropy of σ²/Σσ² of {of}, over its largest") for key, of in _OF.items()),
+    *(Quantity(f"{key}_entropy", "", "tensor", f"entropy of σ²/Σσ² of {of}, 0 to 1") for key, of in _OF.items()),
     Quantity("update_orthogonality", "", "tensor", "root mean square of σ²/mean σ² − 1 of the update: 0 if orthogonal"),
     Quantity("eps_share", "", "tensor", "share of weights with √v̂ < ε, where Adam's eps is in charge"),
 )  # fmt: skip
@@ -91,6 +91,18 @@ class Spectra:
             chosen.append(self._turn)
             self._turn = (self._turn + 1) % self.count
         return chosen
+
+    def due(self, every: int | None, measured: int, credit: float) -> list[int]:
+        """The tensors that are measured now.
+
+        Args:
+            every: all of them at each k-th measured step, 0 never, None as far as the seconds go.
+            measured: how many steps have been measured, with this one.
+            credit: seconds that they may take.
+        """
+        if every is None:
+            return self.next(credit)
+        return list(range(self.count)) if every and (measured - 1) % every == 0 else []
 
     def learn(self, indices: list[int], seconds: float) -> None:
         """Take in how long some tensors took."""

@@ -11,18 +11,15 @@ from typing import Any, Self
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
-from equipoise.monitor import quantities, spectrum
+from equipoise.monitor import attach, notes, quantities, spectrum
 from equipoise.monitor.assemble import Assembler
 from equipoise.monitor.cadence import Cadence
 from equipoise.monitor.decompose import GroupStep, group_step
 from equipoise.monitor.logged import Logged
 from equipoise.monitor.measure import Frame
 from equipoise.monitor.ranks import rank_of, reduce_all, same_everywhere
-from equipoise.monitor.run import Run
-from equipoise.monitor.schema import FILE
 from equipoise.monitor.tensors import names_of
 from equipoise.monitor.writer import RunWriter
 from equipoise.planner.finding import Finding
@@ -77,7 +74,8 @@ def watch(
         model: names the parameters; may be compiled, or wrapped by DDP or FSDP2. None: they are called by number.
         optimizer: any torch optimizer, or accelerate's.
         path: directory of the run.
-        every: measure each k-th step, and the first. Default: steps 1, 2, 4, …, 64, then as many as `overhead` pays for.
+        every: measure each k-th step, and the first. Default: steps 1, 2, 4, …, 64, then as many as `overhead`
+            pays for.
         overhead: share of the training time that watching may take; where `every` is given, that spectra may take.
         neurons: how many neurons of each tensor to follow one by one; 0 leaves out quantiles over neurons, too.
         spectra: measure singular values at each k-th measured step; 0 never. Default: tensors in turn, as many as
@@ -123,7 +121,7 @@ class Watch:
         meta: Mapping[str, Any] | None,
         strict: bool,
     ) -> None:
-        self._optimizer = _hooked(optimizer)
+        self._optimizer = attach.hooked(optimizer)
         self._neurons = _check.whole("neurons", neurons)
         self._spectra_every = None if spectra is None else _check.whole("spectra", spectra)
         self._strict = strict
@@ -133,7 +131,7 @@ class Watch:
         self._starts: dict[tuple[str, int], Tensor] = {}
         self._frame = self._new_frame()
         self._rank, _ = rank_of()
-        self.step = _last_step(path) if resume is True else int(resume)
+        self.step = attach.last_step(path) if resume is True else int(resume)
         if self._frame.sharded:
             self.step = same_everywhere(self.step)
         """Number of the last step that was taken."""
@@ -221,10 +219,12 @@ class Watch:
             self._finish()
             self.step += 1
             due = self._failures < GIVE_UP and self._cadence.due(self.step) and self._takes_part
-            groups = [group_step(optimizer, g) for g in optimizer.param_groups] if due or _cheap(optimizer) else []
+            groups = (
+                [group_step(optimizer, g) for g in optimizer.param_groups] if due or attach.cheap(optimizer) else []
+            )
             self._remember(optimizer, groups)
             if due:
-                self._begin(optimizer, groups, _has_closure(args, kwargs))
+                self._begin(optimizer, groups, attach.has_closure(args, kwargs))
         except Exception as error:
             self._fail(error)
         self._own += time.perf_counter() - start
@@ -275,7 +275,7 @@ class Watch:
             self._assembler = Assembler(self._frame, len(groups), self._neurons > 0)
             self._spectra = None if self._frame.sharded else spectrum.Spectra(self._frame)
             if self._writer is not None:
-                self._writer.describe(tensors=self._assembler.infos, quantities=_of_groups(optimizer))
+                self._writer.describe(tensors=self._assembler.infos, quantities=attach.of_groups(optimizer))
                 self._writer.layout(self._assembler.layout)
                 if self._spectra is not None:
                     self._writer.layout(self._spectra.layout)
@@ -289,13 +289,10 @@ class Watch:
     def _measure_spectra(self, optimizer: Any, step: _Step) -> float:
         """Measure singular values where it is their turn; seconds that it took."""
         self._measured += 1
-        spectra, every = self._spectra, self._spectra_every
-        if spectra is None or every == 0:
+        spectra = self._spectra
+        if spectra is None:
             return 0.0
-        if every is None:
-            chosen = spectra.next(self._cadence.credit)
-        else:
-            chosen = list(range(spectra.count)) if (self._measured - 1) % every == 0 else []
+        chosen = spectra.due(self._spectra_every, self._measured, self._cadence.credit)
         if not chosen:
             return 0.0
         start = time.perf_counter()
@@ -350,29 +347,20 @@ class Watch:
         row, per = step.assembler.row(numbers, hyper, step.has, scale, [float(skipped), *step.fixed])
         self._writer.append(step.number, row)
         self._logged.flush()
-        self._look(step, per, skipped)
-
-    def _look(self, step: _Step, per: dict[str, NDArray[np.float64]], skipped: bool) -> None:
-        """Say it where low precision swallows most of a step."""
-        lost = np.nan_to_num(per["unchanged"]) * (per["grad_norm"] > 0)
-        if skipped or not (lost > LOST).any() or any(f.code == "update-lost" for f in self.findings):
-            return
-        worst = int(np.argmax(lost))
-        name = step.frame.tensors[worst].name
-        dtype = str(step.frame.tensors[worst].p.dtype).removeprefix("torch.")
-        self._note(
-            Finding(
-                "update-lost", "warning", name, f"step {step.number} left {lost[worst]:.0%} of the {dtype} weights "
-                "as they were", f"at most {LOST:.0%}",
-                "keep float32 weights (autocast computes in low precision), or use an optimizer with a float32 copy",
-                "docs/watch.md",
-            )
-        )  # fmt: skip
+        if not skipped and not self._noted("update-lost"):
+            lost = np.nan_to_num(per["unchanged"]) * (per["grad_norm"] > 0)
+            worst = int(np.argmax(lost))
+            tensor = step.frame.tensors[worst]
+            if lost[worst] > LOST:
+                self._note(notes.update_lost(tensor.name, step.number, float(lost[worst]), str(tensor.p.dtype), LOST))
 
     def _note(self, finding: Finding) -> None:
         self.findings.append(finding)
         if self._writer is not None:
             self._writer.finding(finding, self.step)
+
+    def _noted(self, code: str) -> bool:
+        return any(f.code == code for f in self.findings)
 
     def _fail(self, error: Exception) -> None:
         """Note a failure once; training goes on."""
@@ -384,53 +372,7 @@ class Watch:
                 self._open = None
         if not self._frame.sharded:
             self._failures += 1
-        if any(f.code == "watch-failed" for f in self.findings):
+        if self._noted("watch-failed"):
             return
         log.warning("watching failed at step %d and goes on without it: %r", self.step, error, exc_info=error)
-        self._note(
-            Finding(
-                "watch-failed", "warning", f"step {self.step}", f"{type(error).__name__}: {error}",
-                "measurements that work", f"training is not touched; after {GIVE_UP} failures nothing more is measured",
-                "docs/watch.md",
-            )
-        )  # fmt: skip
-
-
-def _hooked(optimizer: Any) -> Any:
-    """The optimizer whose step has hooks: inside accelerate's, its own."""
-    one = optimizer
-    while not hasattr(one, "_optimizer_step_pre_hooks"):
-        if not hasattr(one, "optimizer"):
-            raise ValueError(
-                f"optimizer = {type(optimizer).__name__}: must be a torch.optim.Optimizer, or hold one as `.optimizer`; "
-                "give the optimizer whose step() your loop calls"
-            )
-        one = one.optimizer
-    return one
-
-
-def _has_closure(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    return kwargs.get("closure") is not None or (len(args) > 1 and args[1] is not None)
-
-
-def _cheap(optimizer: Any) -> bool:
-    """Whether lr can be read without waiting for a device."""
-    return not any(isinstance(g.get("lr"), Tensor) and g["lr"].device.type != "cpu" for g in optimizer.param_groups)
-
-
-def _of_groups(optimizer: Any) -> list[quantities.Quantity]:
-    """The quantities that there is one of for each group."""
-    count = len(optimizer.param_groups)
-    return [
-        quantities.Quantity(f"{q.name}/{i}", q.unit, "global", f"{q.description}: {i}")
-        for q in quantities.PER_GROUP
-        for i in range(count)
-    ]
-
-
-def _last_step(path: str | os.PathLike[str]) -> int:
-    """The last step of the run that is there; 0 if there is none."""
-    if not os.path.exists(os.path.join(path, FILE)):
-        return 0
-    with Run.open(path) as run:
-        return int(max(run.steps, default=0))
+        self._note(notes.watch_failed(self.step, error, GIVE_UP))
