@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
-BENCHMARKS := theory optim muon store polar
+BENCHMARKS := theory optim muon store polar watch
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test lint types unit evidence bench format clean

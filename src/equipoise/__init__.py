@@ -6,7 +6,7 @@ from equipoise._version import __version__
 
 if TYPE_CHECKING:
     from equipoise import geometry, monitor, optim, planner, schedules, theory
-    from equipoise.monitor import Run
+    from equipoise.monitor import Run, watch
     from equipoise.optim import (
         SGDM,
         Adam,
@@ -37,6 +37,7 @@ _MODULES = ("geometry", "monitor", "optim", "planner", "schedules", "theory")
 _FROM = {
     "Run": "monitor",
     "plan": "planner",
+    "watch": "monitor",
     "SGDM": "optim",
     "Adam": "optim",
     "AdamCPR": "optim",
@@ -93,6 +94,7 @@ __all__ = [
     "scale_invariance",
     "schedules",
     "theory",
+    "watch",
 ]
 
 

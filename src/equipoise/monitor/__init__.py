@@ -1,11 +1,16 @@
 """Watch a run: what is measured, where it is stored, and how it is read."""
 
+from typing import TYPE_CHECKING, Any
+
 from equipoise.monitor.follow import Follower
 from equipoise.monitor.layout import Column, Layout, Quantity, TensorInfo, make_layout
 from equipoise.monitor.run import Run
 from equipoise.monitor.schema import RunError
 from equipoise.monitor.tables import Rows, Series, Table
 from equipoise.monitor.writer import RunWriter
+
+if TYPE_CHECKING:
+    from equipoise.monitor.watching import Watch, watch
 
 __all__ = [
     "Column",
@@ -19,5 +24,16 @@ __all__ = [
     "Series",
     "Table",
     "TensorInfo",
+    "Watch",
     "make_layout",
+    "watch",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """Import `watch` on first use: reading a run needs no torch."""
+    if name not in ("Watch", "watch"):
+        raise AttributeError(f"module 'equipoise.monitor' has no attribute {name!r}")
+    import importlib
+
+    return getattr(importlib.import_module("equipoise.monitor.watching"), name)

@@ -20,20 +20,12 @@ def read_optimizer(
     Any `torch.optim` optimizer works, fused and foreach too; one that theory does not know is read as the nearest
     that it does, and the assumption is stated.
     """
-    inner: Any = optimizer
-    while hasattr(inner, "optimizer") or hasattr(inner, "inner"):  # accelerate, Rotational: the one that steps
-        inner = inner.optimizer if hasattr(inner, "optimizer") else inner.inner
-    if not hasattr(inner, "param_groups"):
-        raise ValueError(f"optimizer = {type(optimizer).__name__}: must be a torch optimizer with param_groups")
+    inner = stepping(optimizer)
+    groups, assumptions = read_groups(optimizer)
     names, kinds = _names(model)
-    groups: list[Group] = []
     tensors: dict[tuple[Any, ...], Tensor] = {}
-    assumptions: list[str] = []
     frozen = 0
-    for i, group in enumerate(inner.param_groups):
-        read, notes = _own_group(inner, group) if hasattr(inner, "rule") else _group(type(inner), group)
-        groups.append(read)
-        assumptions += [n for n in notes if n not in assumptions]
+    for i, (group, read) in enumerate(zip(inner.param_groups, groups, strict=True)):
         for j, p in enumerate(group["params"]):
             if not p.requires_grad or p.is_complex():
                 frozen += 1
@@ -51,6 +43,32 @@ def read_optimizer(
     if not tensors:
         raise ValueError("optimizer: must have at least one parameter that is trained")
     return tuple(groups), tuple(tensors.values()), tuple(assumptions)
+
+
+def stepping(optimizer: Any) -> Any:
+    """The optimizer that computes the step, out of what accelerate, `Rotational` or `Switch` put round it."""
+    inner, seen = optimizer, None
+    while inner is not seen:
+        seen = inner
+        for name in ("optimizer", "inner", "second" if getattr(inner, "share", 0.0) == 1.0 else "first"):
+            if hasattr(inner, name):
+                inner = getattr(inner, name)
+                break
+    if not hasattr(inner, "param_groups"):
+        raise ValueError(f"optimizer = {type(optimizer).__name__}: must be a torch optimizer with param_groups")
+    return inner
+
+
+def read_groups(optimizer: Any) -> tuple[list[Group], list[str]]:
+    """The groups of an optimizer in theory's words, and what was assumed."""
+    inner = stepping(optimizer)
+    groups: list[Group] = []
+    assumptions: list[str] = []
+    for group in inner.param_groups:
+        read, notes = _own_group(inner, group) if hasattr(inner, "rule") else _group(type(inner), group)
+        groups.append(read)
+        assumptions += [n for n in notes if n not in assumptions]
+    return groups, assumptions
 
 
 def read_model(model: torch.nn.Module) -> tuple[Tensor, ...]:
@@ -91,11 +109,11 @@ def _tensor(name: str, p: torch.Tensor, kind: str | None, group: int, muon: dict
         init_rms=rms,
         group=group,
         dtype=str(p.dtype).removeprefix("torch."),
-        update_scale=_muon_scale(shape, muon) if muon else 1.0,
+        update_scale=muon_scale(shape, muon) if muon else 1.0,
     )
 
 
-def _muon_scale(shape: tuple[int, ...], group: dict[str, Any]) -> float:
+def muon_scale(shape: tuple[int, ...], group: dict[str, Any]) -> float:
     """How Muon, torch's or ours, scales lr by shape: √max(1, rows/columns) unless another rule was chosen."""
     rows, columns = shape[0], math.prod(shape[1:])
     rule = group.get("scale", group.get("adjust_lr_fn"))  # ours, or torch's

@@ -1,0 +1,150 @@
+"""Training steps with and without watching, as ratios measured in one run, interleaved, medians.
+
+    python benchmarks/watch.py
+
+A GPT of about 5 M weights, and a network of 200 small tensors. "every step" measures each step for each layer
+(`every=1, neurons=0`), "every step, neurons" with quantiles over neurons, too. The default decides by time which steps
+it measures: its ratio is over all steps of a run, the first ones included. Memory is what a measured step adds at its
+most, over the size of the parameters.
+"""
+
+from __future__ import annotations
+
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from timing import medians
+from torch import Tensor, nn
+
+import equipoise as eq
+
+
+class Mlp(nn.Module):
+    """Many small layers in a row."""
+
+    def __init__(self, layers: int, width: int) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(width, width) for _ in range(layers))
+
+    def forward(self, x: Tensor) -> Tensor:  # noqa: D102
+        for layer in self.layers:
+            x = x + torch.tanh(layer(x))
+        return x
+
+
+class Gpt(nn.Module):
+    """A small GPT: 6 blocks of width 256, 512 tokens known, tied output."""
+
+    def __init__(self, width: int = 256, depth: int = 6, tokens: int = 512) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(tokens, width)
+        make = lambda: nn.TransformerEncoderLayer(width, 4, 4 * width, 0.0, batch_first=True, norm_first=True)  # noqa: E731
+        self.blocks = nn.ModuleList(make() for _ in range(depth))
+        self.norm = nn.LayerNorm(width)
+        self.mask = nn.Transformer.generate_square_subsequent_mask(128)
+
+    def forward(self, x: Tensor) -> Tensor:  # noqa: D102
+        x = self.embedding(x)
+        for block in self.blocks:
+            x = block(x, src_mask=self.mask, is_causal=True)
+        return self.norm(x) @ self.embedding.weight.T
+
+
+def gpt_loop() -> tuple[nn.Module, torch.optim.Optimizer, Callable[[], Tensor]]:
+    torch.manual_seed(0)
+    model = Gpt()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
+    x, y = torch.randint(512, (4, 128)), torch.randint(512, (4, 128))
+
+    def step() -> Tensor:
+        loss = nn.functional.cross_entropy(model(x).flatten(0, 1), y.flatten())
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        return loss.detach()
+
+    return model, optimizer, step
+
+
+def mlp_loop() -> tuple[nn.Module, torch.optim.Optimizer, Callable[[], Tensor]]:
+    torch.manual_seed(0)
+    model = Mlp(100, 64)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
+    x = torch.randn(512, 64)
+
+    def step() -> Tensor:
+        loss = model(x).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        return loss.detach()
+
+    return model, optimizer, step
+
+
+WAYS: dict[str, dict[str, Any]] = {
+    "every step": {"every": 1, "neurons": 0, "spectra": 0},
+    "every step, neurons": {"every": 1, "spectra": 0},
+}
+
+
+def ratios(make: Callable[[], tuple[nn.Module, torch.optim.Optimizer, Callable[[], Tensor]]], rounds: int) -> None:
+    """Print the ratio of each way of watching to not watching."""
+    with tempfile.TemporaryDirectory() as folder:
+        jobs: dict[str, Callable[[], object]] = {"not watched": make()[2]}
+        watches = []
+        for name, options in WAYS.items():
+            model, optimizer, step = make()
+            seen = eq.watch(model, optimizer, Path(folder, name), **options)
+            watches.append(seen)
+            jobs[name] = lambda step=step, seen=seen: seen.log(loss=step())
+        seconds = medians(jobs, rounds=rounds)
+        for name in WAYS:
+            print(f"  {name}: {seconds[name] / seconds['not watched']:.3f}")
+        for seen in watches:
+            seen.close()
+
+
+def whole_run(make: Callable[[], tuple[nn.Module, torch.optim.Optimizer, Callable[[], Tensor]]], steps: int) -> None:
+    """Print the ratio of the default over all steps of a run, each step beside one that is not watched."""
+    with tempfile.TemporaryDirectory() as folder:
+        plain = make()[2]
+        model, optimizer, step = make()
+        for job in (plain, step):
+            job()
+        watched: list[float] = []
+        bare: list[float] = []
+        with eq.watch(model, optimizer, Path(folder, "run")) as seen:
+            for _ in range(steps):
+                start = time.perf_counter()
+                plain()
+                middle = time.perf_counter()
+                seen.log(loss=step())
+                end = time.perf_counter()
+                bare.append(middle - start)
+                watched.append(end - middle)
+            share = seen.share
+        with eq.Run.open(Path(folder, "run")) as run:
+            rows = len(run.series("balance_layers"))
+    ratio = sum(watched) / sum(bare)
+    # One slow step of a busy machine moves a sum: the median of the steps' own ratios says what most of them pay.
+    middle = statistics.median(w / b for w, b in zip(watched, bare, strict=True))
+    print(f"  default, {steps} steps, {rows} of them measured: {ratio:.3f}")
+    print(f"    median of the steps' own ratios {middle:.3f}, watch's own count {1 + share:.3f}")
+
+
+def main() -> None:
+    for title, make, rounds, steps in (("GPT, 5 M weights", gpt_loop, 9, 120), ("200 tensors", mlp_loop, 60, 400)):
+        model = make()[0]
+        print(f"{title}: {sum(p.numel() for p in model.parameters()):,} weights; time with watching / without")
+        ratios(make, rounds)
+        whole_run(make, steps)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,86 @@
+"""Which steps are measured: every k-th, or as many as a share of the training time pays for."""
+
+from __future__ import annotations
+
+import math
+
+from equipoise.theory import _check
+
+EARLY = 64
+"""Up to this step, steps 1, 2, 4, 8, … are measured in any case: much happens there."""
+
+FAST_SHARE = 0.7
+"""The part of the allowed overhead that goes to the rows of every measured step; spectra get the rest."""
+
+
+class Cadence:
+    """Decides, after each measured step, which one is next.
+
+    Args:
+        every: measure each k-th step, and the first; None to let `overhead` decide.
+        overhead: allowed share of the training time, spectra included.
+        start: the step before the first.
+
+    >>> cadence = Cadence(every=5)
+    >>> [step for step in range(1, 12) if cadence.due(step)]
+    [1, 5, 10]
+    """
+
+    def __init__(self, every: int | None = None, overhead: float = 0.01, start: int = 0) -> None:
+        self.every = None if every is None else _check.whole("every", every, low=1)
+        self.overhead = _check.number("overhead", overhead, low=0, high=1, open_low=True)
+        self._start, self._next = start, start + 1
+        self.trained = self.watched = self.spectral = 0.0
+        """Seconds so far of training, of watching, and of the part of it that went to spectra."""
+        self.step_time = math.nan
+        """Seconds of a recent training step; pauses, as for evaluation, do not count."""
+        self.cost = 0.0
+        """Seconds that the last measured step took, without spectra."""
+
+    def due(self, step: int) -> bool:
+        """Whether a step is measured."""
+        if self.every is not None:
+            return step == self._start + 1 or step % self.every == 0
+        return step >= self._next
+
+    def trained_for(self, seconds: float) -> None:
+        """Count one training step, watching left out."""
+        if math.isnan(self.step_time):
+            self.step_time = seconds
+        seconds = min(seconds, 3 * self.step_time)
+        self.step_time += 0.1 * (seconds - self.step_time)
+        self.trained += seconds
+
+    def watched_for(self, seconds: float, spectra: float = 0.0) -> None:
+        """Count the cost of one measured step, and the part of it that went to spectra."""
+        self.watched += seconds
+        self.spectral += spectra
+        self.cost = seconds - spectra
+
+    def plan(self, step: int, shared: tuple[float, float, float] | None = None) -> None:
+        """Choose the next step to measure, after one was.
+
+        Args:
+            step: the step that was measured.
+            shared: cost of the last one, seconds spent so far without spectra, and time of a training step; given
+                where several processes must choose alike. Default: this process's own.
+        """
+        cost, spent, step_time = shared or (self.cost, self.watched - self.spectral, self.step_time)
+        done = step - self._start
+        early = self._start + (1 << done.bit_length())
+        if done < EARLY:
+            self._next = early
+            return
+        rate = FAST_SHARE * self.overhead * step_time
+        wait = (spent + cost) / rate - done if rate > 0 else 1.0
+        self._next = step + max(1, math.ceil(min(wait, 1e6))) if math.isfinite(wait) else step + 1
+
+    @property
+    def credit(self) -> float:
+        """Seconds that spectra may take now."""
+        return (1 - FAST_SHARE) * self.overhead * self.trained - self.spectral
+
+    @property
+    def share(self) -> float:
+        """Watching's share of the training time so far."""
+        return self.watched / self.trained if self.trained else math.nan

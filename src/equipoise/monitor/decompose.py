@@ -1,0 +1,142 @@
+"""What an optimizer's groups say about a step: lr, decay, and how large a direction a random walk would have."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from equipoise.planner.live import read_groups, stepping
+from equipoise.planner.setting import Group
+from equipoise.theory.directions import autocorrelation, direction
+
+DECOUPLED = ("adamw", "muon", "lion", "adafactor", "signsgdm", "sophia", "adan", "lamb")
+"""Optimizers, by a part of their name, that do w ← (1 − lr·wd)w before their step. Adam, NAdam and RAdam say it."""
+
+
+@dataclass(frozen=True)
+class GroupStep:
+    """The numbers of one group in one step.
+
+    Attributes:
+        lr: η.
+        weight_decay: λ as the group has it, L2 of ours where that is all there is.
+        lost: d, the share of the weights that decoupled decay takes; 0 where decay goes through the gradient.
+        coupled: whether λ goes through the gradient.
+        cautious: whether decay acts only where it agrees with the step.
+        maximize: whether the step goes up the gradient.
+        eps: Adam's ε; 0 where there is none.
+        turning: whether the move keeps the norms of what it turns, so that decay does not act there.
+        rotate: which parameters turn: True, False, or None for those of two dimensions or more.
+    """
+
+    lr: float
+    weight_decay: float
+    lost: float
+    coupled: bool
+    cautious: bool
+    maximize: bool
+    eps: float
+    turning: bool
+    rotate: bool | None
+
+    def lost_of(self, ndim: int) -> float:
+        """D for a parameter with so many dimensions."""
+        turns = self.turning and (ndim > 1 if self.rotate is None else self.rotate)
+        return 0.0 if turns else self.lost
+
+
+def group_step(optimizer: Any, group: dict[str, Any]) -> GroupStep:
+    """Read one group, without touching it.
+
+    Args:
+        optimizer: the optimizer that takes the step.
+        group: one of its groups.
+    """
+    lr, wd = float(group.get("lr", 0.0)), float(group.get("weight_decay") or 0.0)
+    common = {"lr": lr, "maximize": bool(group.get("maximize")), "eps": _number(group.get("eps"))}
+    inner = stepping(optimizer)
+    if hasattr(inner, "rule") and hasattr(inner, "move"):
+        l2 = float(group.get("l2") or 0.0)
+        kind = str(group.get("decay", "lr"))
+        move = type(inner.move).__name__
+        turning = inner is not optimizer or move not in ("Decay", "Constrain")
+        lost = 0.0 if move == "Constrain" else _lost(kind, lr, wd, group)
+        return GroupStep(
+            weight_decay=wd or l2, lost=lost, coupled=wd == 0 and l2 > 0, cautious=kind == "cautious" and lost > 0,
+            turning=turning, rotate=group.get("rotate"), **common,
+        )  # fmt: skip
+    name = type(inner).__name__.lower()
+    decoupled = bool(group.get("decoupled_weight_decay", any(word in name for word in DECOUPLED)))
+    return GroupStep(
+        weight_decay=wd, lost=lr * wd if decoupled else 0.0, coupled=not decoupled, cautious=False,
+        turning=type(optimizer).__name__ == "Rotational", rotate=group.get("rotate"), **common,
+    )  # fmt: skip
+
+
+def _lost(kind: str, lr: float, wd: float, group: dict[str, Any]) -> float:
+    if kind == "independent":
+        return wd
+    if kind == "corrected":
+        top = max(lr, float(group.get("lr_max") or 0.0))
+        return wd * lr * lr / top if top else 0.0
+    return lr * wd
+
+
+def _number(value: Any) -> float:
+    return float(value) if isinstance(value, float | int) else 0.0
+
+
+@dataclass(frozen=True)
+class Walk:
+    """What a random walk's direction is like, for one tensor.
+
+    Attributes:
+        square: R(0) = E‖u‖² of the direction; NaN where theory does not know it. Where `by_gradient`, R(0) / E‖g‖².
+        by_gradient: whether the direction's size follows the gradient's, as SGD's does.
+        sgd_like: whether the effective lr is η/‖w‖² rather than η/‖w‖.
+    """
+
+    square: float
+    by_gradient: bool
+    sgd_like: bool
+
+
+def walk(group: Group, shape: tuple[int, ...], update_scale: float = 1.0) -> Walk:
+    """The direction that theory expects of a group for a tensor of some shape.
+
+    Args:
+        group: the group in theory's words.
+        shape: of the tensor.
+        update_scale: by how much the optimizer scales lr for this shape, as Muon does.
+    """
+    sgd = group.optimizer == "sgdm"
+    size = int(np.prod(shape, dtype=np.int64)) if shape else 1
+    try:
+        if group.optimizer == "muon":
+            if len(shape) < 2:
+                return Walk(float("nan"), False, False)
+            square = float(min(shape[0], size // shape[0]))
+        else:
+            momentum = group.betas[0] if group.optimizer in ("sgdm", "signsgdm") else None
+            u = direction(group.optimizer, size=size, betas=group.betas, momentum=momentum, nesterov=group.nesterov)
+            square = float(autocorrelation(u)[0])
+    except (ValueError, KeyError):
+        square = float("nan")
+    return Walk(square * update_scale**2, sgd, sgd)
+
+
+def walks(optimizer: Any, shapes: list[tuple[int, tuple[int, ...], float]]) -> list[Walk]:
+    """The expected direction of each tensor.
+
+    Args:
+        optimizer: any optimizer.
+        shapes: group number, shape and scale of the update for each tensor.
+    """
+    groups = read_groups(optimizer)[0]
+    made: dict[tuple[Any, ...], Walk] = {}
+    for key in shapes:
+        if key not in made:
+            made[key] = walk(groups[key[0]], key[1], key[2])
+    return [made[key] for key in shapes]

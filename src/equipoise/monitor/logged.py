@@ -1,0 +1,91 @@
+"""Numbers that a training loop logs itself: kept as they come, stored together later, so that nothing waits."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from equipoise.monitor.layout import Column, Layout, Quantity
+from equipoise.monitor.writer import RunWriter
+
+MOST = 256
+"""Steps that may wait before they are stored in any case."""
+
+
+class Logged:
+    """Collects logged numbers by step, and writes them as rows of kind "log".
+
+    Args:
+        writer: where to; None collects nothing.
+    """
+
+    def __init__(self, writer: RunWriter | None) -> None:
+        self._writer = writer
+        self._names: list[str] = []
+        self._waiting: dict[int, dict[str, Any]] = {}
+
+    def add(self, step: int, numbers: dict[str, Any]) -> None:
+        """Keep the numbers of a step; a name said again at the same step replaces the earlier one.
+
+        Args:
+            step: the step.
+            numbers: by name, a number or a tensor of one element.
+        """
+        if self._writer is None:
+            return
+        kept: dict[str, Any] = {}
+        for name, value in numbers.items():
+            if isinstance(value, Tensor):
+                if value.numel() != 1:
+                    raise ValueError(f"{name} has shape {tuple(value.shape)}: must be a number, or have one element")
+                whole = value.full_tensor() if hasattr(value, "full_tensor") else value  # type: ignore[attr-defined]
+                kept[name] = whole.detach().clone().reshape(())
+            else:
+                try:
+                    kept[name] = float(value)
+                except (TypeError, ValueError):
+                    raise ValueError(f"{name} = {value!r}: must be a number, or a tensor with one element") from None
+        if len(self._waiting) >= MOST and step not in self._waiting:
+            self.flush(step)
+        self._waiting.setdefault(step, {}).update(kept)
+
+    def flush(self, before: int | None = None) -> None:
+        """Store the numbers that wait; tensors of one device are moved together.
+
+        Args:
+            before: only those of steps before this one.
+        """
+        steps = [s for s in self._waiting if before is None or s < before]
+        if self._writer is None or not steps:
+            return
+        rows = {s: self._waiting.pop(s) for s in steps}
+        devices: dict[Any, list[tuple[int, str, Tensor]]] = {}
+        for s, row in rows.items():
+            for name, value in row.items():
+                if isinstance(value, Tensor):
+                    devices.setdefault(value.device, []).append(
+                        (s, name, value.double() if _wide(value) else value.float())
+                    )
+        for found in devices.values():
+            values = torch.stack([value.double() if _wide(found[0][2]) else value for _, _, value in found]).tolist()
+            for (s, name, _), value in zip(found, values, strict=True):
+                rows[s][name] = value
+        new = [name for row in rows.values() for name in row if name not in self._names]
+        if new:
+            self._names += dict.fromkeys(new)
+            self._writer.describe(
+                quantities=[Quantity(n, "", "global", "logged by the loop") for n in dict.fromkeys(new)]
+            )
+            self._writer.layout(Layout(tuple(Column(n) for n in self._names), kind="log", dtype="float64"))
+        for s, row in sorted(rows.items()):
+            # NaN says "not measured"; a loss that is NaN is stored as infinite.
+            values = [math.inf if isinstance(v := row.get(n), float) and math.isnan(v) else v for n in self._names]
+            self._writer.append(s, np.array([math.nan if v is None else v for v in values]), kind="log")
+
+
+def _wide(x: Tensor) -> bool:
+    return x.dtype == torch.float64

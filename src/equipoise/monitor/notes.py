@@ -1,0 +1,45 @@
+"""The findings of watch itself."""
+
+from __future__ import annotations
+
+from equipoise.planner.finding import Finding
+
+
+def update_lost(name: str, step: int, share: float, dtype: str, limit: float) -> Finding:
+    """Low precision swallows most of a step.
+
+    Args:
+        name: of the tensor.
+        step: of the measurement.
+        share: of weights that did not change.
+        dtype: of the weights.
+        limit: the share that is usual.
+    """
+    return Finding(
+        "update-lost",
+        "warning",
+        name,
+        f"step {step} left {share:.0%} of the {dtype.removeprefix('torch.')} weights as they were",
+        f"at most {limit:.0%}",
+        "keep float32 weights (autocast computes in low precision), or use an optimizer with a float32 copy",
+        "docs/watch.md",
+    )
+
+
+def watch_failed(step: int, error: Exception, limit: int) -> Finding:
+    """Something went wrong inside watch.
+
+    Args:
+        step: at which.
+        error: what.
+        limit: after how many failures watch gives up.
+    """
+    return Finding(
+        "watch-failed",
+        "warning",
+        f"step {step}",
+        f"{type(error).__name__}: {error}",
+        "measurements that work",
+        f"training is not touched; after {limit} failures nothing more is measured",
+        "docs/watch.md",
+    )

@@ -1,0 +1,59 @@
+"""The inner products that a measured step comes down to, of each row or each tensor: numpy alone."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[np.float64]
+
+SUMS = ("ww", "gg", "gw", "mm", "gm", "dd", "dw", "same", "cw", "cd")
+"""Inner products that are measured of each row: w·w, g·g, g·w, m·m, g·m, Δ·Δ, Δ·w′ (w′ after the step), the number of
+weights that did not change (low precision alone), ŵ·ŵ and Δ·ŵ (cautious decay alone)."""
+
+
+class RowSums:
+    """The inner products of all rows; sums over tensors are taken without putting rows in order.
+
+    Args:
+        values: one line for each of `names`, a number for each row.
+        names: some of `SUMS`.
+        firsts: where the rows of each tensor begin, where they are in order.
+        pieces: where they are in the order of blocks: the place of each row, where each tensor's rows begin, and which
+            tensor it is.
+    """
+
+    def __init__(
+        self,
+        values: NDArray[Any],
+        names: list[str],
+        firsts: NDArray[np.int64],
+        pieces: tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]] | None,
+    ) -> None:
+        self._values, self._names, self._firsts, self._pieces = values, names, firsts, pieces
+
+    def tensors(self) -> dict[str, Array]:
+        """The sums of each tensor."""
+        if self._pieces is None:
+            return self._named(np.add.reduceat(self._values, self._firsts, axis=1, dtype=np.float64))
+        _, starts, tensors = self._pieces
+        parts = np.add.reduceat(self._values, starts, axis=1, dtype=np.float64)
+        total = np.zeros((len(self._firsts), len(parts)))
+        np.add.at(total, tensors, parts.T)  # a large tensor has several parts
+        return self._named(total.T)
+
+    def rows(self) -> dict[str, Array]:
+        """The sums of each row, in the order of the tensors."""
+        rows = self._values.astype(np.float64)
+        if self._pieces is not None:
+            rows = np.empty_like(rows)
+            rows[:, self._pieces[0]] = self._values
+        return self._named(rows)
+
+    def _named(self, values: Array) -> dict[str, Array]:
+        found = {name: values[i] for i, name in enumerate(self._names)}
+        found["dw"] = found["dw"] - found["dd"]  # Δ·w′ − Δ·Δ = Δ·w
+        nothing = np.zeros(values.shape[1])
+        return dict.fromkeys(SUMS, nothing) | found

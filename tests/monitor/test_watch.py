@@ -1,0 +1,410 @@
+"""Watch attaches to any loop and optimizer, changes nothing, and survives what loops do."""
+
+import copy
+import logging
+import math
+import socket
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from loops import loss_of, network, train, value, watched
+from torch import nn
+
+import equipoise as eq
+from equipoise.monitor.measure import Frame
+
+
+def adamw(params: Any) -> torch.optim.Optimizer:
+    return torch.optim.AdamW(params, lr=0.01, weight_decay=0.1)
+
+
+class Both:
+    """Muon for matrices, as its users have it; a torch optimizer over matrices alone."""
+
+    def __new__(cls, params: Any) -> Any:
+        return torch.optim.Muon([p for p in params if p.ndim == 2], lr=0.01, weight_decay=0.1)
+
+
+OPTIMIZERS: dict[str, Callable[[Any], Any]] = {
+    "SGD": lambda p: torch.optim.SGD(p, lr=0.01, momentum=0.9, weight_decay=0.1),
+    "AdamW loop": lambda p: torch.optim.AdamW(p, lr=0.01, foreach=False),
+    "AdamW foreach": lambda p: torch.optim.AdamW(p, lr=0.01, foreach=True),
+    "AdamW fused": lambda p: torch.optim.AdamW(p, lr=0.01, fused=True),
+    "eq.AdamW": lambda p: eq.AdamW(p, lr=0.01, weight_decay=0.1),
+    "eq.RotationalAdamW": lambda p: eq.RotationalAdamW(p, lr=0.01, weight_decay=0.1),
+    "eq.Rotational": lambda p: eq.Rotational(torch.optim.AdamW(p, lr=0.01, weight_decay=0.1)),
+    "eq.Switch": lambda p: (lambda q: eq.Switch(torch.optim.AdamW(q), torch.optim.SGD(q, lr=0.01), at=2))(list(p)),
+    "Muon": Both,
+    "LBFGS": lambda p: torch.optim.LBFGS(p, lr=0.1, max_iter=3),
+}
+
+
+def plain(state: Any) -> Any:
+    """A state as nested lists, to compare bit by bit."""
+    if isinstance(state, torch.Tensor):
+        return state.tolist()
+    if isinstance(state, dict):
+        return {str(k): plain(v) for k, v in state.items()}
+    return [plain(v) for v in state] if isinstance(state, list | tuple) else repr(state)
+
+
+@pytest.mark.parametrize("key", OPTIMIZERS)
+@pytest.mark.parametrize("options", [{"every": 1, "spectra": 1}, {}], ids=["every step", "default"])
+def test_nothing_changes_to_the_last_bit(key: str, options: dict[str, Any], tmp_path: Path) -> None:
+    def run(watching: bool) -> Any:
+        model = network()
+        optimizer = OPTIMIZERS[key](model.parameters())
+        watch = eq.watch(model, optimizer, tmp_path, strict=True, **options) if watching else None
+        torch.manual_seed(1)
+        for step in range(5):
+
+            def closure(step: int = step) -> torch.Tensor:
+                optimizer.zero_grad()
+                loss = loss_of(model, step)
+                loss.backward()
+                return loss
+
+            if key == "LBFGS":
+                optimizer.step(closure)
+            else:
+                closure()
+                optimizer.step()
+        count = len(optimizer.state)
+        if watch is not None:
+            watch.close()
+            assert watch.findings == []
+        return plain(model.state_dict()), plain(optimizer.state_dict()), count, torch.get_rng_state().tolist()
+
+    assert run(False) == run(True)
+    with eq.Run.open(tmp_path) as found:
+        assert len(found.series("norm", "0.weight")) == (5 if options else 3)
+        assert (found.series("rotation", "0.weight").values > 0).all()
+
+
+def test_losses_are_stored_for_every_step_without_waiting(tmp_path: Path) -> None:
+    model = network()
+    optimizer = adamw(model.parameters())
+    losses = []
+    with eq.watch(model, optimizer, tmp_path, every=3, strict=True) as watch:
+
+        def after(step: int, loss: torch.Tensor) -> None:
+            watch.log(loss=loss, twice=2.0 * step)
+            losses.append(float(loss.detach()))
+
+        train(model, optimizer, 7, after)
+        assert watch.step == 7
+        watch.log(accuracy=0.5)
+    with eq.Run.open(tmp_path) as run:
+        assert run.status == "finished"
+        assert list(run.series("loss").steps) == list(range(1, 8))
+        assert list(run.series("loss").values) == pytest.approx(losses)
+        assert list(run.series("twice").values) == [2.0 * s for s in range(7)]
+        assert list(run.series("accuracy").steps) == [7]
+        assert list(run.series("norm", "0.weight").steps) == [1, 3, 6]
+
+
+def test_a_loss_that_is_not_a_number_is_stored(tmp_path: Path) -> None:
+    model = network()
+    optimizer = adamw(model.parameters())
+    with eq.watch(model, optimizer, tmp_path, every=1, strict=True) as watch:
+        train(model, optimizer, 1, lambda step, loss: watch.log(loss=math.nan))
+    with eq.Run.open(tmp_path) as run:
+        assert value(run, "loss") == math.inf
+
+
+def test_hyperparameters_and_memory_of_each_group(tmp_path: Path) -> None:
+    model = network()
+    named = list(model.parameters())
+    groups = [{"params": named[:2], "lr": 0.1, "weight_decay": 1.0}, {"params": named[2:]}]
+    optimizer = torch.optim.AdamW(groups, lr=0.01, weight_decay=0.0)
+    rates = [0.1, 0.2, 0.05]
+    with eq.watch(model, optimizer, tmp_path, every=2, strict=True):
+        for step, lr in enumerate(rates):
+            optimizer.param_groups[0]["lr"] = lr
+            train(model, optimizer, 1, first=step)
+        train(model, optimizer, 1, first=3)
+    right = eq.theory.memory(lr=[*rates, 0.05], weight_decay=1.0)
+    with eq.Run.open(tmp_path) as run:
+        assert value(run, "lr/0") == pytest.approx(0.05)
+        assert value(run, "lr/1") == pytest.approx(0.01)
+        assert value(run, "weight_decay/0") == 1.0
+        assert value(run, "memory/0") == pytest.approx(right.effective_steps)
+        assert value(run, "init_share/0") == pytest.approx(right.init_share)
+        assert value(run, "memory/1") == pytest.approx(4.0)
+        assert run.tensors["2.weight"].group == 1
+
+
+def test_accumulation_and_clipping_are_seen_as_the_optimizer_sees_them(tmp_path: Path) -> None:
+    model = network()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with eq.watch(model, optimizer, tmp_path, every=1, strict=True) as watch:
+        for part in range(4):
+            (loss_of(model, part) / 4).backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 0.05)
+        optimizer.step()
+        assert watch.step == 1
+    with eq.Run.open(tmp_path) as run:
+        names = [name for name, _ in model.named_parameters()]
+        total = math.sqrt(sum(value(run, "grad_norm", n) ** 2 for n in names))
+        moved = math.sqrt(sum(value(run, "update", n) ** 2 for n in names))
+    assert total == pytest.approx(0.05, rel=1e-4)
+    assert moved == pytest.approx(0.1 * 0.05, rel=1e-4)
+
+
+@pytest.mark.parametrize("fused", [False, True])
+def test_gradients_are_unscaled_and_skipped_steps_are_marked(fused: bool, tmp_path: Path) -> None:
+    model = network()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01, weight_decay=0.1, fused=fused)
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**10)
+    norms = []
+    with eq.watch(model, optimizer, tmp_path, every=1, strict=True) as watch:
+        for step in range(3):
+            optimizer.zero_grad()
+            loss = loss_of(model, step)
+            scaler.scale(loss).backward()
+            first = next(model.parameters())
+            assert first.grad is not None
+            if step == 1:
+                first.grad[0, 0] = math.inf
+            norms.append(float(first.grad.norm()) / 2.0**10)
+            scaler.step(optimizer)
+            scaler.update(2.0**10)
+    with eq.Run.open(tmp_path) as run:
+        if fused:  # the step is called, and changes nothing
+            assert list(run.series("skipped").values) == [0, 1, 0]
+            assert value(run, "grad_norm", "0.weight", step=2) == math.inf
+            assert value(run, "change", "0.weight", step=2) == 0
+            assert value(run, "budget_decay", "0.weight", step=2) == 0
+            last = 3
+        else:  # the scaler does not call it
+            assert watch.step == 2
+            last = 2
+        assert value(run, "grad_norm", "0.weight", step=1) == pytest.approx(norms[0], rel=1e-4)
+        assert value(run, "grad_norm", "0.weight", step=last) == pytest.approx(norms[2], rel=1e-4)
+
+
+def test_own_skipped_steps_are_marked(tmp_path: Path) -> None:
+    model = network()
+    optimizer = eq.AdamW(model.parameters(), lr=0.01, weight_decay=0.1, nonfinite="skip")
+    with eq.watch(model, optimizer, tmp_path, every=1, strict=True):
+        for p in model.parameters():
+            p.grad = torch.full_like(p, math.nan)
+        optimizer.step()
+    with eq.Run.open(tmp_path) as run:
+        assert value(run, "skipped") == 1
+        assert value(run, "grad_norm", "0.bias") == math.inf
+        assert value(run, "budget_decay", "0.weight") == 0
+
+
+def test_low_precision_that_eats_the_update_is_a_finding(tmp_path: Path) -> None:
+    run, watch = watched(tmp_path / "bf16", lambda p: torch.optim.SGD(p, lr=1e-5), 2, torch.bfloat16)
+    assert [f.code for f in watch.findings] == ["update-lost"]
+    assert [f.code for f in run.findings] == ["update-lost"]
+    assert value(run, "unchanged", "0.weight") > 0.9
+    run, watch = watched(tmp_path / "good", lambda p: torch.optim.SGD(p, lr=1.0), 2, torch.bfloat16)
+    assert watch.findings == []
+    assert value(run, "unchanged", "0.weight") < 0.5
+    run, _ = watched(tmp_path / "float32", lambda p: torch.optim.SGD(p, lr=1e-5), 2)
+    assert len(run.series("unchanged", "0.weight")) == 0
+
+
+def test_low_precision_is_measured_in_float32(tmp_path: Path) -> None:
+    model = network(torch.bfloat16)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    train(model, optimizer, 1)
+    before = [p.detach().double() for p in model.parameters()]
+    with eq.watch(model, optimizer, tmp_path, every=1, strict=True):
+        train(model, optimizer, 1, first=1)
+    with eq.Run.open(tmp_path) as run:
+        for (name, p), old in zip(model.named_parameters(), before, strict=True):
+            assert value(run, "norm", name) == pytest.approx(float(p.detach().double().norm()), rel=1e-5)
+            right = float((p.detach().double() - old).norm())
+            assert value(run, "change", name) == pytest.approx(right, rel=1e-5)
+
+
+def test_tied_and_frozen_parameters(tmp_path: Path) -> None:
+    class Tied(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.embedding = nn.Embedding(6, 12)
+            self.frozen = nn.Linear(12, 12)
+            self.head = nn.Linear(12, 6, bias=False)
+            self.head.weight = self.embedding.weight
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.head(self.frozen(self.embedding(x)))
+
+    model = Tied()
+    model.frozen.requires_grad_(False)
+    optimizer = adamw(model.parameters())
+    with eq.watch(model, optimizer, tmp_path, every=1, strict=True):
+        model(torch.tensor([1, 2, 3])).square().mean().backward()
+        optimizer.step()
+    with eq.Run.open(tmp_path) as run:
+        assert list(run.tensors) == ["embedding.weight"]
+        assert value(run, "norm", "embedding.weight") == pytest.approx(
+            float(model.embedding.weight.detach().norm()), rel=1e-5
+        )
+
+
+def test_parameters_may_come_later(tmp_path: Path) -> None:
+    model = network()
+    params = list(model.parameters())
+    optimizer = adamw(params[:2])
+    start = params[0].detach().clone()
+    with eq.watch(model, optimizer, tmp_path, every=1, strict=True):
+        train(model, optimizer, 2)
+        optimizer.add_param_group({"params": params[2:], "lr": 0.5})
+        train(model, optimizer, 2, first=2)
+    with eq.Run.open(tmp_path) as run:
+        assert list(run.series("norm", "0.weight").steps) == [1, 2, 3, 4]
+        assert list(run.series("norm", "3.weight").steps) == [3, 4]
+        assert value(run, "lr/1") == 0.5
+        row = run.tensors["0.weight"].neurons[0]
+        now = params[0].detach()[row]
+        cos = float(nn.functional.cosine_similarity(start[row], now, dim=0))
+        assert math.cos(value(run, "angle", "0.weight", neuron=row)) == pytest.approx(cos, abs=1e-5)
+
+
+def test_a_compiled_model_has_its_own_names(tmp_path: Path) -> None:
+    model = network()
+    optimizer = adamw(model.parameters())
+    compiled = torch.compile(model, backend="eager")
+    with eq.watch(nn.DataParallel(compiled), optimizer, tmp_path, every=1, strict=True):  # type: ignore[arg-type]
+        train(compiled, optimizer, 2)  # type: ignore[arg-type]
+    with eq.Run.open(tmp_path) as run:
+        assert list(run.tensors) == [name for name, _ in model.named_parameters()]
+
+
+def test_accelerate(tmp_path: Path) -> None:
+    accelerate = pytest.importorskip("accelerate")
+    accelerator = accelerate.Accelerator(cpu=True, gradient_accumulation_steps=2)
+    model = network()
+    model, optimizer = accelerator.prepare(model, adamw(model.parameters()))
+    with eq.watch(model, optimizer, tmp_path, every=1, strict=True) as watch:
+        for step in range(4):
+            with accelerator.accumulate(model):
+                accelerator.backward(loss_of(model, step))
+                optimizer.step()
+                optimizer.zero_grad()
+        assert watch.step == 2
+    with eq.Run.open(tmp_path) as run:
+        assert len(run.series("rotation", "0.weight")) == 2
+
+
+def test_a_failure_is_noted_once_and_training_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def broken(*_: Any, **__: Any) -> None:
+        raise RuntimeError("no room")
+
+    monkeypatch.setattr(Frame, "after", broken)
+    with caplog.at_level(logging.WARNING, "equipoise.monitor"):
+        run, watch = watched(tmp_path / "a", adamw, 5, strict=False)
+    assert [f.code for f in watch.findings] == ["watch-failed"]
+    assert "no room" in watch.findings[0].evidence
+    assert [f.code for f in run.findings] == ["watch-failed"]
+    assert len([r for r in caplog.records if "watching failed" in r.message]) == 1
+    assert watch.step == 5
+    assert run.status == "finished" or run.status == "empty"
+    with pytest.raises(RuntimeError, match="no room"):
+        watched(tmp_path / "b", adamw, 1)
+
+
+def test_a_bad_number_to_log_is_noted(tmp_path: Path) -> None:
+    model = network()
+    optimizer = adamw(model.parameters())
+    with eq.watch(model, optimizer, tmp_path) as watch:
+        watch.log(loss=torch.ones(3))
+    assert "must be a number" in watch.findings[0].evidence
+
+
+def test_an_exception_closes_the_run_as_crashed(tmp_path: Path) -> None:
+    model = network()
+    optimizer = adamw(model.parameters())
+
+    def fail(step: int, loss: torch.Tensor) -> None:
+        if step == 1:
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError), eq.watch(model, optimizer, tmp_path, every=1):
+        train(model, optimizer, 3, fail)
+    with eq.Run.open(tmp_path) as run:
+        assert run.status == "crashed"
+        assert list(run.series("norm", "0.weight").steps) == [1, 2]
+    assert not optimizer._optimizer_step_pre_hooks
+    train(model, optimizer, 1, first=2)
+
+
+def test_resume(tmp_path: Path) -> None:
+    model = network()
+    optimizer = adamw(model.parameters())
+    for resume, last in ((True, 3), (True, 6), (4, 7)):
+        with eq.watch(model, optimizer, tmp_path, every=1, strict=True, resume=resume) as watch:
+            train(model, optimizer, 3)
+            assert watch.step == last
+    with eq.Run.open(tmp_path) as run:
+        assert list(run.series("norm", "0.weight").steps) == [1, 2, 3, 4, 5, 6, 7]
+
+
+def test_the_copy_of_the_weights_is_given_back(tmp_path: Path) -> None:
+    model = network()
+    optimizer = adamw(model.parameters())
+    with eq.watch(model, optimizer, tmp_path, every=2, strict=True) as watch:
+        train(model, optimizer, 2)
+        assert watch._frame._copies is None
+
+
+def test_what_is_not_an_optimizer_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"optimizer = Linear: must be a torch\.optim\.Optimizer"):
+        eq.watch(None, nn.Linear(2, 2), tmp_path)
+    with pytest.raises(ValueError, match="every = 0: must be a whole number ≥ 1"):
+        eq.watch(None, adamw([nn.Parameter(torch.ones(2))]), tmp_path, every=0)
+
+
+def test_an_optimizer_can_be_copied_while_watched(tmp_path: Path) -> None:
+    model = network()
+    optimizer = adamw(model.parameters())
+    with eq.watch(model, optimizer, tmp_path, every=1, strict=True):
+        train(model, optimizer, 1)
+        copy.deepcopy(optimizer.state_dict())
+
+
+@pytest.mark.skipif(not dist.is_available() or not dist.is_gloo_available(), reason="needs torch.distributed with gloo")
+def test_two_ranks_give_the_numbers_of_one(tmp_path: Path) -> None:
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        port = str(s.getsockname()[1])
+    script = Path(__file__).with_name("watch_ranks.py")
+    ranks = [subprocess.Popen([sys.executable, script, str(rank), port, tmp_path]) for rank in range(2)]
+    assert [rank.wait(timeout=120) for rank in ranks] == [0, 0]
+    single, _ = watched(tmp_path / "one", adamw, 4)
+    for kind in ("fsdp", "ddp"):
+        with eq.Run.open(tmp_path / kind) as run:
+            assert run.status == "finished"
+            assert len(run.timeline) == 0
+            assert list(run.series("norm", "0.weight").steps) == [1, 2, 3, 4]
+            for name in run.tensors:
+                for quantity in (
+                    "norm",
+                    "rotation",
+                    "update",
+                    "grad_norm",
+                    "grad_weight_cos",
+                    "momentum_norm",
+                    "angle",
+                ):
+                    if quantity == "angle" and name == "2.bias":
+                        continue  # it begins at zero, which has no direction
+                    got, right = value(run, quantity, name), value(single, quantity, name)
+                    assert got == pytest.approx(right, rel=1e-3, abs=1e-6), (kind, quantity, name)
+            for share in (0.1, 0.9):
+                got, right = (value(r, "rotation", "0.weight", quantile=share) for r in (run, single))
+                assert got == pytest.approx(right, rel=1e-3)
+            assert value(run, "balance_neurons") == pytest.approx(value(single, "balance_neurons"), rel=1e-3)
