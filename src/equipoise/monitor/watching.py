@@ -228,6 +228,8 @@ class Watch:
         except Exception as error:
             self._fail(error)
         self._own += time.perf_counter() - start
+        if self._open is None:
+            self._cadence.also(self._own)
 
     @torch.no_grad()
     def _after(self, optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -308,13 +310,11 @@ class Watch:
         step.hyper = step.assembler.hyper(optimizer, step.groups)
         step.has = (step.frame.has_grad, step.frame.has_momentum)
         skipped = int(getattr(optimizer, "skipped", 0)) > step.skipped
-        spent = self._cadence.watched - self._cadence.spectral
-        cadence = [self._cadence.cost, spent, float(np.nan_to_num(self._cadence.step_time))]
         scale = 1.0 if step.scale is None else step.scale
         infinite = getattr(optimizer, "found_inf", None)
         mine = self._rank == 0
         extra = [scale if mine else 0.0, float(skipped) if infinite is None else infinite, float(step.failed)]
-        flat = step.frame.flat([*extra, *(x if mine else 0.0 for x in cadence)])
+        flat = step.frame.flat([*extra, *(x if mine else 0.0 for x in self._cadence.account)])
         if step.frame.sharded:
             reduce_all(flat)
         if flat.is_cuda:  # moved while training goes on, and waited for at the next step
