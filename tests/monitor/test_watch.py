@@ -356,9 +356,16 @@ def test_resume(tmp_path: Path) -> None:
 def test_the_copy_of_the_weights_is_given_back(tmp_path: Path) -> None:
     model = network()
     optimizer = adamw(model.parameters())
-    with eq.watch(model, optimizer, tmp_path, every=2, strict=True) as watch:
-        train(model, optimizer, 2)
+    held = []
+    with eq.watch(model, optimizer, tmp_path, every=2, strict=True, neurons=2) as watch:
+        optimizer.register_step_pre_hook(lambda *_: held.append(watch._frame._copies))
+        train(model, optimizer, 3)
         assert watch._frame._copies is None
+    size = sum(p.numel() for p in model.parameters())
+    assert held[2] is None, "step 3 is not measured"
+    assert sum(c.numel() for c in held[0]) == sum(c.numel() for c in held[1]) == size
+    kept = sum(row.numel() for row in watch._starts.values())
+    assert kept == 2 * 12 + 2 * 10 + sum(p.numel() for p in model.parameters() if p.ndim == 1)
 
 
 def test_what_is_not_an_optimizer_is_refused(tmp_path: Path) -> None:
@@ -373,7 +380,11 @@ def test_an_optimizer_can_be_copied_while_watched(tmp_path: Path) -> None:
     optimizer = adamw(model.parameters())
     with eq.watch(model, optimizer, tmp_path, every=1, strict=True):
         train(model, optimizer, 1)
-        copy.deepcopy(optimizer.state_dict())
+        other = copy.deepcopy(optimizer)
+        train(model, other, 2)  # moves copies of the parameters, and is not watched
+        train(model, optimizer, 1)
+    with eq.Run.open(tmp_path) as run:
+        assert list(run.series("norm", "0.weight").steps) == [1, 2]
 
 
 @pytest.mark.skipif(not dist.is_available() or not dist.is_gloo_available(), reason="needs torch.distributed with gloo")
@@ -384,6 +395,9 @@ def test_two_ranks_give_the_numbers_of_one(tmp_path: Path) -> None:
     script = Path(__file__).with_name("watch_ranks.py")
     ranks = [subprocess.Popen([sys.executable, script, str(rank), port, tmp_path]) for rank in range(2)]
     assert [rank.wait(timeout=120) for rank in ranks] == [0, 0]
+    with eq.Run.open(tmp_path / "budget") as run:
+        assert list(run.series("norm", "0.weight").steps)[:7] == [1, 2, 4, 8, 16, 32, 64]
+        assert len(run.series("loss")) == 100
     single, _ = watched(tmp_path / "one", adamw, 4)
     for kind in ("fsdp", "ddp"):
         with eq.Run.open(tmp_path / kind) as run:

@@ -21,9 +21,9 @@ def worker(rank: int, port: int, folder: str) -> None:
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "RANK": str(rank), "WORLD_SIZE": "2"}
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
-    for kind in ("fsdp", "ddp"):
+    for kind in ("fsdp", "ddp", "budget"):
         model = network()
-        if kind == "fsdp":
+        if kind != "ddp":
             mesh = init_device_mesh("cpu", (2,))
             for layer in (model[0], model[3]):  # type: ignore[index]
                 fully_shard(layer, mesh=mesh)
@@ -31,11 +31,14 @@ def worker(rank: int, port: int, folder: str) -> None:
         else:
             model = DistributedDataParallel(model)
         optimizer = torch.optim.AdamW(model.parameters(), lr=0.01, weight_decay=0.1)
-        with eq.watch(model, optimizer, Path(folder, kind), every=1, strict=True):
-            for step in range(4):
+        every, steps = (None, 100) if kind == "budget" else (1, 4)
+        with eq.watch(model, optimizer, Path(folder, kind), every=every, strict=True) as watch:
+            for step in range(steps):
                 optimizer.zero_grad()
-                loss_of(model, step).backward()
+                loss = loss_of(model, step)
+                loss.backward()
                 optimizer.step()
+                watch.log(loss=loss)
         dist.barrier()
     dist.destroy_process_group()
 

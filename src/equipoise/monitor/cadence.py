@@ -57,23 +57,31 @@ class Cadence:
         self.spectral += spectra
         self.cost = seconds - spectra
 
-    def plan(self, step: int, shared: tuple[float, float, float] | None = None) -> None:
+    def also(self, seconds: float) -> None:
+        """Count what watching took in a step that is not measured, as to make a row of the one before."""
+        self.watched += seconds
+
+    @property
+    def account(self) -> tuple[float, float, float]:
+        """Seconds: cost of the last measured step, what may still be spent before the next, and a training step."""
+        left = FAST_SHARE * self.overhead * self.trained - (self.watched - self.spectral)
+        return self.cost, left, 0.0 if math.isnan(self.step_time) else self.step_time
+
+    def plan(self, step: int, account: tuple[float, float, float] | None = None) -> None:
         """Choose the next step to measure, after one was.
 
         Args:
             step: the step that was measured.
-            shared: cost of the last one, seconds spent so far without spectra, and time of a training step; given
-                where several processes must choose alike. Default: this process's own.
+            account: `account` of one process, where several must choose alike. Default: this one's own.
         """
-        cost, spent, step_time = shared or (self.cost, self.watched - self.spectral, self.step_time)
+        cost, left, step_time = account or self.account
         done = step - self._start
-        early = self._start + (1 << done.bit_length())
         if done < EARLY:
-            self._next = early
+            self._next = self._start + (1 << done.bit_length())
             return
         rate = FAST_SHARE * self.overhead * step_time
-        wait = (spent + cost) / rate - done if rate > 0 else 1.0
-        self._next = step + max(1, math.ceil(min(wait, 1e6))) if math.isfinite(wait) else step + 1
+        wait = (cost - left) / rate if rate > 0 else 1.0
+        self._next = step + max(1, math.ceil(min(wait, 1e6)))
 
     @property
     def credit(self) -> float:

@@ -6,7 +6,6 @@ import logging
 import os
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Self
 
 import numpy as np
@@ -19,7 +18,8 @@ from equipoise.monitor.cadence import Cadence
 from equipoise.monitor.decompose import GroupStep, group_step
 from equipoise.monitor.logged import Logged
 from equipoise.monitor.measure import Frame
-from equipoise.monitor.ranks import rank_of, reduce_all, same_everywhere
+from equipoise.monitor.pending import Step
+from equipoise.monitor.ranks import rank_of, same_everywhere
 from equipoise.monitor.tensors import names_of
 from equipoise.monitor.writer import RunWriter
 from equipoise.planner.finding import Finding
@@ -32,25 +32,6 @@ GIVE_UP = 3
 
 LOST = 0.5
 """Share of weights that low precision may leave unchanged before it is a finding."""
-
-
-@dataclass
-class _Step:
-    """A step that is being measured, or waits for its numbers to arrive."""
-
-    number: int
-    frame: Frame
-    assembler: Assembler
-    groups: list[GroupStep]
-    closure: bool
-    skipped: int
-    scale: Any = None
-    flat: Tensor | None = None
-    hyper: quantities.Hyper | None = None
-    has: tuple[Any, Any] = ((), ())
-    fixed: tuple[float, ...] = ()
-    arrived: Any = None
-    failed: bool = False
 
 
 def watch(
@@ -147,8 +128,8 @@ class Watch:
         self._memories: list[quantities.MemorySoFar] = []
         self._assembler: Assembler | None = None
         self._spectra: spectrum.Spectra | None = None
-        self._open: _Step | None = None
-        self._waiting: _Step | None = None
+        self._open: Step | None = None
+        self._waiting: Step | None = None
         self._measured = self._failures = 0
         self._own = 0.0
         self._tick: float | None = None
@@ -228,6 +209,8 @@ class Watch:
         except Exception as error:
             self._fail(error)
         self._own += time.perf_counter() - start
+        if self._open is None:
+            self._cadence.also(self._own)
 
     @torch.no_grad()
     def _after(self, optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -279,14 +262,14 @@ class Watch:
                 self._writer.layout(self._assembler.layout)
                 if self._spectra is not None:
                     self._writer.layout(self._spectra.layout)
-        step = _Step(
+        step = Step(
             self.step, self._frame, self._assembler, groups, closure, int(getattr(optimizer, "skipped", 0)),
             scale=None if closure else getattr(optimizer, "grad_scale", None),
         )  # fmt: skip
         self._open = step
         self._frame.before(optimizer, grads=not closure, cautious=any(g.cautious for g in groups))
 
-    def _measure_spectra(self, optimizer: Any, step: _Step) -> float:
+    def _measure_spectra(self, optimizer: Any, step: Step) -> float:
         """Measure singular values where it is their turn; seconds that it took."""
         self._measured += 1
         spectra = self._spectra
@@ -303,51 +286,29 @@ class Watch:
         spectra.learn(chosen, seconds)
         return seconds
 
-    def _send(self, optimizer: Any, step: _Step) -> None:
+    def _send(self, optimizer: Any, step: Step) -> None:
         """Start moving the sums off the device."""
-        step.hyper = step.assembler.hyper(optimizer, step.groups)
-        step.has = (step.frame.has_grad, step.frame.has_momentum)
-        skipped = int(getattr(optimizer, "skipped", 0)) > step.skipped
-        spent = self._cadence.watched - self._cadence.spectral
-        cadence = [self._cadence.cost, spent, float(np.nan_to_num(self._cadence.step_time))]
-        scale = 1.0 if step.scale is None else step.scale
-        infinite = getattr(optimizer, "found_inf", None)
-        mine = self._rank == 0
-        extra = [scale if mine else 0.0, float(skipped) if infinite is None else infinite, float(step.failed)]
-        flat = step.frame.flat([*extra, *(x if mine else 0.0 for x in cadence)])
-        if step.frame.sharded:
-            reduce_all(flat)
-        if flat.is_cuda:  # moved while training goes on, and waited for at the next step
-            step.flat = torch.empty(flat.shape, dtype=flat.dtype, pin_memory=True).copy_(flat, non_blocking=True)
-            step.arrived = torch.cuda.Event()
-            step.arrived.record()
-        else:
-            step.flat = flat.cpu()
         groups = [[s.lr for s in step.groups], [s.weight_decay for s in step.groups]]
         groups += [[m.effective_steps for m in self._memories], [m.init_share for m in self._memories]]
-        step.fixed = (self._cadence.step_time, self._cadence.share, *(x for part in groups for x in part))
+        fixed = (self._cadence.step_time, self._cadence.share, *(x for part in groups for x in part))
+        step.send(optimizer, self._rank == 0, self._cadence.account, fixed)
         self._waiting = step
 
     def _finish(self) -> None:
         """Make a row of the step whose numbers wait, and choose the next step to measure."""
         step, self._waiting = self._waiting, None
-        if step is None or step.flat is None or step.hyper is None:
+        if step is None:
             return
-        if step.arrived is not None:
-            step.arrived.synchronize()
-        numbers = step.flat.numpy()
-        scale, infinite, failed, *shared = numbers[step.frame.numbers :].tolist()
-        self._cadence.plan(step.number, (shared[0], shared[1], shared[2]) if step.frame.sharded else None)
-        if step.frame.sharded and failed:
+        sent = step.receive()
+        self._cadence.plan(step.number, sent.account if step.frame.sharded else None)
+        if step.frame.sharded and sent.failed:
             self._failures += 1  # counted by all processes alike, so that all give up together
-        if failed or self._writer is None:
+        if sent.failed or self._writer is None:
             return
-        skipped = infinite != 0.0
-        hyper = step.hyper.still() if skipped else step.hyper
-        row, per = step.assembler.row(numbers, hyper, step.has, scale, [float(skipped), *step.fixed])
+        row, per = step.row(sent)
         self._writer.append(step.number, row)
         self._logged.flush()
-        if not skipped and not self._noted("update-lost"):
+        if not sent.skipped and not self._noted("update-lost"):
             lost = np.nan_to_num(per["unchanged"]) * (per["grad_norm"] > 0)
             worst = int(np.argmax(lost))
             tensor = step.frame.tensors[worst]
