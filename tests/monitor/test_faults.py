@@ -294,3 +294,13 @@ with Run.open(sys.argv[1]) as run:
         rows, sizes, status = out.split()
         assert (rows, status) == ("1500", "finished")
         assert int(sizes) > 2
+
+
+def test_a_damaged_row_number_is_one_damage(tmp_path: Path) -> None:
+    """A flipped bit may make it enormous: not a reason to count billions of rows that never were."""
+    write(tmp_path, numbers(20))
+    with sqlite3.connect(tmp_path / schema.FILE) as db:
+        db.execute("UPDATE rows SET id = 4000000000000 WHERE id = 15")
+    db.close()
+    with Run.open(tmp_path) as run:
+        assert [f.code for f in run.check()] == ["run-damaged"]

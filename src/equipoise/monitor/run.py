@@ -28,6 +28,9 @@ STALE = 30.0
 STALE_HERE = 600.0
 """The same where its process is there: it may be stopped, or busy; after this time the process is another one."""
 
+GAP = 1_000_000
+"""Rows in one piece that may be missing; a larger step in their numbers is a damaged number."""
+
 
 class Run:
     """A run: what was measured, what is known about it, and how it is. Open one with `Run.open`.
@@ -129,6 +132,9 @@ class Run:
                     raise sqlite3.DatabaseError(line.splitlines()[-1])
             archive, numbers = self._archive, 0
             for (number,) in db.execute("SELECT id FROM rows ORDER BY id"):
+                if number - numbers > GAP:  # one damaged number, not so many lost rows
+                    archive.bad("rows", number)
+                    break
                 for missing in range(numbers + 1, number):
                     archive.bad("rows", missing)
                 numbers = number
