@@ -4,8 +4,7 @@
 
 A GPT of about 5 M weights, and a network of 200 small tensors. "every step" measures each step for each layer
 (`every=1, neurons=0`), "every step, neurons" with quantiles over neurons, too. The default decides by time which steps
-it measures: its ratio is over all steps of a run, the first ones included. Memory is what a measured step adds at its
-most, over the size of the parameters.
+it measures: its ratio is over all steps of a run, the first ones included.
 """
 
 from __future__ import annotations

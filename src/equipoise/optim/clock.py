@@ -38,3 +38,10 @@ class Clock:
             held = self._held[key] = (counts, views, states)  # the states are kept, so that no id comes again
         held[0].add_(1.0)
         return [int(count) for count in held[0].tolist()]
+
+    def agree(self, states: list[dict[str, Any]]) -> bool:
+        """Whether the states have all counted the same number of steps."""
+        held = self._held.get(tuple(map(id, states)))
+        if held is None or not all(map(is_, [state.get(self.name) for state in states], held[1])):
+            return len({float(state[self.name]) for state in states}) <= 1
+        return bool((held[0] == held[0][0]).all())

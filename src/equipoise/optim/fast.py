@@ -69,7 +69,7 @@ class Fast:
         options = tuple(group.get(name) for name in ("granularity", "rotate", "reference"))
         key = (id(group), *options, group.get("speeds") is None, *map(id, [piece.w for piece in pieces]))
         plan = self._plans.get(key)
-        if plan is None or not plan.holds(pieces, grads):
+        if plan is None or not plan.holds(pieces, grads, self._clock):
             self._leave({id(piece.w) for piece in pieces})
             plan = self._plans[key] = self._sorted(pieces, grads, group)
         return plan
@@ -220,13 +220,13 @@ class Batch:
     packs: list[Pack]
     alone: list[int]
 
-    def holds(self, pieces: list[Piece]) -> bool:
+    def holds(self, pieces: list[Piece], clock: Clock) -> bool:
         """Whether the members are still at one step of the tracker, and the packs still hold their states."""
         if self.columns:
             states = [pieces[i].state for i in self.members]
             if any(self.columns[0] not in state for state in states):
                 return False
-            if len(set(torch.stack([state["row_step"] for state in states]).tolist())) > 1:
+            if not clock.agree(states):
                 return False
         alone = (self.rows is None or _matches(pieces[i], self.names, self.columns, self.rows) for i in self.alone)
         return all(alone) and all(pack.holds(pieces) for pack in self.packs)
@@ -242,9 +242,9 @@ class Plan:
     """Types and strides, which somebody may change under the same weight."""
     batches: list[Batch]
 
-    def holds(self, pieces: list[Piece], grads: list[Tensor]) -> bool:
+    def holds(self, pieces: list[Piece], grads: list[Tensor], clock: Clock) -> bool:
         """Whether this is still right for the states and gradients now."""
-        return self.kinds == _kinds(pieces, grads) and all(batch.holds(pieces) for batch in self.batches)
+        return self.kinds == _kinds(pieces, grads) and all(batch.holds(pieces, clock) for batch in self.batches)
 
 
 def _kinds(pieces: list[Piece], grads: list[Tensor]) -> list[tuple[Any, ...]]:
