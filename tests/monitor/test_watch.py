@@ -358,13 +358,13 @@ def test_the_copy_of_the_weights_is_given_back(tmp_path: Path) -> None:
     optimizer = adamw(model.parameters())
     held = []
     with eq.watch(model, optimizer, tmp_path, every=2, strict=True, neurons=2) as watch:
-        optimizer.register_step_pre_hook(lambda *_: held.append(watch._frame._copies))
+        optimizer.register_step_pre_hook(lambda *_: held.append(watch._measuring.frame._copies))
         train(model, optimizer, 3)
-        assert watch._frame._copies is None
+        assert watch._measuring.frame._copies is None
     size = sum(p.numel() for p in model.parameters())
     assert held[2] is None, "step 3 is not measured"
     assert sum(c.numel() for c in held[0]) == sum(c.numel() for c in held[1]) == size
-    kept = sum(row.numel() for row in watch._starts.values())
+    kept = sum(row.numel() for row in watch._measuring.starts.values())
     assert kept == 2 * 12 + 2 * 10 + sum(p.numel() for p in model.parameters() if p.ndim == 1)
 
 

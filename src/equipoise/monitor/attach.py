@@ -36,6 +36,11 @@ def cheap(optimizer: Any) -> bool:
     return not any(isinstance(g.get("lr"), Tensor) and g["lr"].device.type != "cpu" for g in optimizer.param_groups)
 
 
+def sharded(optimizer: Any) -> bool:
+    """Whether parameters are spread over several processes."""
+    return any(hasattr(p, "placements") for group in optimizer.param_groups for p in group["params"])
+
+
 def of_groups(optimizer: Any) -> list[Quantity]:
     """The quantities that there is one of for each group."""
     count = len(optimizer.param_groups)

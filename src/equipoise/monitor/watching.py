@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import time
 from collections.abc import Mapping
@@ -13,22 +12,15 @@ import torch
 from torch import Tensor
 
 from equipoise.monitor import attach, notes, quantities, spectrum
-from equipoise.monitor.assemble import Assembler
 from equipoise.monitor.cadence import Cadence
-from equipoise.monitor.decompose import GroupStep, group_step
+from equipoise.monitor.decompose import group_step
+from equipoise.monitor.faults import Faults
 from equipoise.monitor.logged import Logged
-from equipoise.monitor.measure import Frame
-from equipoise.monitor.pending import Step
+from equipoise.monitor.measuring import Measuring
 from equipoise.monitor.ranks import rank_of, same_everywhere
-from equipoise.monitor.tensors import names_of
 from equipoise.monitor.writer import RunWriter
 from equipoise.planner.finding import Finding
 from equipoise.theory import _check
-
-log = logging.getLogger("equipoise.monitor")
-
-GIVE_UP = 3
-"""After so many failures nothing more is measured."""
 
 LOST = 0.5
 """Share of weights that low precision may leave unchanged before it is a finding."""
@@ -103,34 +95,24 @@ class Watch:
         strict: bool,
     ) -> None:
         self._optimizer = attach.hooked(optimizer)
-        self._neurons = _check.whole("neurons", neurons)
-        self._spectra_every = None if spectra is None else _check.whole("spectra", spectra)
-        self._strict = strict
-        self._model = model
-        self.findings: list[Finding] = []
-        """What went wrong with the watching itself, and what it saw that should be known at once."""
-        self._starts: dict[tuple[str, int], Tensor] = {}
-        self._frame = self._new_frame()
-        self._rank, _ = rank_of()
+        rank, _ = rank_of()
         self.step = attach.last_step(path) if resume is True else int(resume)
-        if self._frame.sharded:
-            self.step = same_everywhere(self.step)
         """Number of the last step that was taken."""
+        if attach.sharded(self._optimizer):
+            self.step = same_everywhere(self.step)
         self._cadence = Cadence(every, overhead, self.step)
+        spectra = None if spectra is None else _check.whole("spectra", spectra)
+        neurons = _check.whole("neurons", neurons)
+        self._measuring = Measuring(model, self._optimizer, neurons, spectra, self._cadence, rank == 0)
         self._writer: RunWriter | None = None
-        if self._rank == 0:
+        if rank == 0:
             described = [*quantities.GLOBAL, *quantities.PER_TENSOR, *spectrum.QUANTITIES]
             self._writer = RunWriter(
                 path, meta={"optimizer": type(self._optimizer).__name__, "torch": torch.__version__} | dict(meta or {}),
                 quantities=described, resume=resume, strict=strict,
             )  # fmt: skip
+        self._faults = Faults(self._writer, strict)
         self._logged = Logged(self._writer)
-        self._memories: list[quantities.MemorySoFar] = []
-        self._assembler: Assembler | None = None
-        self._spectra: spectrum.Spectra | None = None
-        self._open: Step | None = None
-        self._waiting: Step | None = None
-        self._measured = self._failures = 0
         self._own = 0.0
         self._tick: float | None = None
         self._closed = False
@@ -173,7 +155,7 @@ class Watch:
             self._fail(error)
         finally:
             self._closed = True
-            self._frame.release()
+            self._measuring.frame.release()
             if self._writer is not None:
                 self._writer.close(status)
 
@@ -182,6 +164,11 @@ class Watch:
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self.close("finished" if kind is None else "crashed")
+
+    @property
+    def findings(self) -> list[Finding]:
+        """What went wrong with the watching itself, and what it saw that should be known at once."""
+        return self._faults.findings
 
     @property
     def share(self) -> float:
@@ -196,144 +183,62 @@ class Watch:
         if self._tick is not None:
             self._cadence.trained_for(max(0.0, start - self._tick - self._own))
         self._tick, self._own = start, 0.0
+        measuring = self._measuring
         try:
             self._finish()
             self.step += 1
-            due = self._failures < GIVE_UP and self._cadence.due(self.step) and self._takes_part
+            due = not self._faults.too_many and self._cadence.due(self.step) and measuring.takes_part
             groups = (
                 [group_step(optimizer, g) for g in optimizer.param_groups] if due or attach.cheap(optimizer) else []
             )
-            self._remember(optimizer, groups)
+            measuring.remember(optimizer, groups)
             if due:
-                self._begin(optimizer, groups, attach.has_closure(args, kwargs))
+                measuring.begin(self.step, optimizer, groups, attach.has_closure(args, kwargs), self._writer)
         except Exception as error:
             self._fail(error)
         self._own += time.perf_counter() - start
-        if self._open is None:
+        if measuring.open is None:
             self._cadence.also(self._own)
 
     @torch.no_grad()
     def _after(self, optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        if self._open is None:
+        measuring = self._measuring
+        if measuring.open is None:
             return
         start = time.perf_counter()
-        step, self._open = self._open, None
+        step, measuring.open = measuring.open, None
         spectral = 0.0
         try:
             if not step.failed:
                 step.frame.after(optimizer, step.closure, step.assembler.cautious(step.groups))
-                spectral = self._measure_spectra(optimizer, step)
+                spectral = measuring.spectra(optimizer, step, self._writer)
         except Exception as error:
             step.failed = True
             self._fail(error)
         try:
-            self._send(optimizer, step)
+            measuring.send(optimizer, step)
         except Exception as error:
             self._fail(error)
-        if not (self._cadence.every == 1 and self._failures == 0):  # kept where the next step needs it again
+        if not (self._cadence.every == 1 and self._faults.count == 0):  # kept where the next step needs it again
             step.frame.release()
         self._own += time.perf_counter() - start
         self._cadence.watched_for(self._own, spectral)
 
-    @property
-    def _takes_part(self) -> bool:
-        return self._rank == 0 or self._frame.sharded
-
-    @torch.no_grad()
-    def _new_frame(self) -> Frame:
-        return Frame(self._optimizer, names_of(self._model), self._neurons, self._starts)
-
-    def _remember(self, optimizer: Any, groups: list[GroupStep]) -> None:
-        """Count a step in each group's memory."""
-        self._memories += [quantities.MemorySoFar() for _ in range(len(self._memories), len(groups))]
-        for memory, step, group in zip(self._memories, groups, optimizer.param_groups, strict=False):
-            # L2 in SGD's gradient is magnified by momentum as the gradient is.
-            kept = 1.0 - float(group.get("momentum") or 0.0) if step.coupled else 1.0
-            memory.step(step.lr, step.lr * step.weight_decay / kept if step.coupled else step.lost)
-
-    def _begin(self, optimizer: Any, groups: list[GroupStep], closure: bool) -> None:
-        if not self._frame.fits(optimizer):
-            self._frame, self._assembler = self._new_frame(), None
-        if self._assembler is None:
-            self._assembler = Assembler(self._frame, len(groups), self._neurons > 0)
-            self._spectra = None if self._frame.sharded else spectrum.Spectra(self._frame)
-            if self._writer is not None:
-                self._writer.describe(tensors=self._assembler.infos, quantities=attach.of_groups(optimizer))
-                self._writer.layout(self._assembler.layout)
-                if self._spectra is not None:
-                    self._writer.layout(self._spectra.layout)
-        step = Step(
-            self.step, self._frame, self._assembler, groups, closure, int(getattr(optimizer, "skipped", 0)),
-            scale=None if closure else getattr(optimizer, "grad_scale", None),
-        )  # fmt: skip
-        self._open = step
-        self._frame.before(optimizer, grads=not closure, cautious=any(g.cautious for g in groups))
-
-    def _measure_spectra(self, optimizer: Any, step: Step) -> float:
-        """Measure singular values where it is their turn; seconds that it took."""
-        self._measured += 1
-        spectra = self._spectra
-        if spectra is None:
-            return 0.0
-        chosen = spectra.due(self._spectra_every, self._measured, self._cadence.credit)
-        if not chosen:
-            return 0.0
-        start = time.perf_counter()
-        row = spectra.row(optimizer, chosen, step.groups)
-        if self._writer is not None:
-            self._writer.append(step.number, row, kind="slow")
-        seconds = time.perf_counter() - start
-        spectra.learn(chosen, seconds)
-        return seconds
-
-    def _send(self, optimizer: Any, step: Step) -> None:
-        """Start moving the sums off the device."""
-        groups = [[s.lr for s in step.groups], [s.weight_decay for s in step.groups]]
-        groups += [[m.effective_steps for m in self._memories], [m.init_share for m in self._memories]]
-        fixed = (self._cadence.step_time, self._cadence.share, *(x for part in groups for x in part))
-        step.send(optimizer, self._rank == 0, self._cadence.account, fixed)
-        self._waiting = step
-
     def _finish(self) -> None:
-        """Make a row of the step whose numbers wait, and choose the next step to measure."""
-        step, self._waiting = self._waiting, None
-        if step is None:
+        """Store the step whose numbers wait."""
+        arrived = self._measuring.receive(self._faults)
+        if arrived is None or self._writer is None:
             return
-        sent = step.receive()
-        self._cadence.plan(step.number, sent.account if step.frame.sharded else None)
-        if step.frame.sharded and sent.failed:
-            self._failures += 1  # counted by all processes alike, so that all give up together
-        if sent.failed or self._writer is None:
-            return
-        row, per = step.row(sent)
-        self._writer.append(step.number, row)
+        self._writer.append(arrived.number, arrived.row)
         self._logged.flush()
-        if not sent.skipped and not self._noted("update-lost"):
-            lost = np.nan_to_num(per["unchanged"]) * (per["grad_norm"] > 0)
+        if not arrived.skipped and not self._faults.noted("update-lost"):
+            lost = np.nan_to_num(arrived.per["unchanged"]) * (arrived.per["grad_norm"] > 0)
             worst = int(np.argmax(lost))
-            tensor = step.frame.tensors[worst]
+            tensor = arrived.frame.tensors[worst]
             if lost[worst] > LOST:
-                self._note(notes.update_lost(tensor.name, step.number, float(lost[worst]), str(tensor.p.dtype), LOST))
-
-    def _note(self, finding: Finding) -> None:
-        self.findings.append(finding)
-        if self._writer is not None:
-            self._writer.finding(finding, self.step)
-
-    def _noted(self, code: str) -> bool:
-        return any(f.code == code for f in self.findings)
+                found = notes.update_lost(tensor.name, arrived.number, float(lost[worst]), str(tensor.p.dtype), LOST)
+                self._faults.note(found, self.step)
 
     def _fail(self, error: Exception) -> None:
-        """Note a failure once; training goes on."""
-        if self._strict:
-            raise error
-        if self._open is not None:
-            self._open.failed = True  # it goes on where other processes wait for its sums
-            if not self._frame.sharded:
-                self._open = None
-        if not self._frame.sharded:
-            self._failures += 1
-        if self._noted("watch-failed"):
-            return
-        log.warning("watching failed at step %d and goes on without it: %r", self.step, error, exc_info=error)
-        self._note(notes.watch_failed(self.step, error, GIVE_UP))
+        self._faults.fail(error, self.step)
+        self._measuring.failed(self._faults)

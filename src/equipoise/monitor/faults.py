@@ -1,0 +1,53 @@
+"""What goes wrong with the watching itself, and what it sees that should be known at once: each said once."""
+
+from __future__ import annotations
+
+import logging
+
+from equipoise.monitor import notes
+from equipoise.monitor.writer import RunWriter
+from equipoise.planner.finding import Finding
+
+log = logging.getLogger("equipoise.monitor")
+
+GIVE_UP = 3
+"""After so many failures nothing more is measured."""
+
+
+class Faults:
+    """Collects findings, and counts failures.
+
+    Args:
+        writer: where findings are stored; None on processes that write nothing.
+        strict: raise failures instead of noting them.
+    """
+
+    def __init__(self, writer: RunWriter | None, strict: bool) -> None:
+        self._writer, self._strict = writer, strict
+        self.findings: list[Finding] = []
+        self.count = 0
+        """Failures so far, where several processes must give up together those that all of them know of."""
+
+    @property
+    def too_many(self) -> bool:
+        """Whether to measure nothing more."""
+        return self.count >= GIVE_UP
+
+    def note(self, finding: Finding, step: int) -> None:
+        """Keep a finding, and store it with its step."""
+        self.findings.append(finding)
+        if self._writer is not None:
+            self._writer.finding(finding, step)
+
+    def noted(self, code: str) -> bool:
+        """Whether there is a finding of that code already."""
+        return any(f.code == code for f in self.findings)
+
+    def fail(self, error: Exception, step: int) -> None:
+        """Note a failure once, or raise it if strict; training goes on."""
+        if self._strict:
+            raise error
+        if self.noted("watch-failed"):
+            return
+        log.warning("watching failed at step %d and goes on without it: %r", step, error, exc_info=error)
+        self.note(notes.watch_failed(step, error, GIVE_UP), step)
