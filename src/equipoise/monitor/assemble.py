@@ -12,6 +12,7 @@ from equipoise.monitor.layout import Column, Layout, TensorInfo
 from equipoise.monitor.measure import Frame
 from equipoise.monitor.quantities import (
     BY_NEURON,
+    BY_SAMPLED,
     GLOBAL,
     PER_GROUP,
     PER_TENSOR,
@@ -65,7 +66,7 @@ class Assembler:
             columns += [Column(name, tensors[i].name, quantile=q) for i in self._matrices for q in QUANTILES]
         rows = self._frame.sampled[self._shown]
         owners = self._owner[self._shown]
-        for name in (*BY_NEURON, "angle"):
+        for name in (*BY_SAMPLED, "angle"):
             for row, i in zip(rows, owners, strict=True):
                 columns.append(Column(name, tensors[i].name, neuron=int(row - tensors[i].first)))
         return Layout(tuple(columns))
@@ -139,11 +140,11 @@ class Assembler:
             if self._matrices:
                 grad, momentum = (np.repeat(part, self._counts) for part in has)
                 rows = _cleaned(sums.rows(), grad, momentum, scale)
-                rows = formulas(rows, hyper.spread(self._counts), only=BY_NEURON)
+                rows = formulas(rows, hyper.spread(self._counts), only=BY_SAMPLED)
                 balance = variation(rows["rotation"][self._in_matrix])
                 parts += [self._quantiles(rows[name]).reshape(-1) for name in BY_NEURON]
                 sampled = self._frame.sampled[self._shown]
-                parts += [rows[name][sampled] for name in BY_NEURON]
+                parts += [rows[name][sampled] for name in BY_SAMPLED]
                 parts.append(angle_from(*angles[:, self._shown]))
             layers = variation(per["rotation"][self._ndim > 1])
         return np.concatenate([[balance, layers], fixed, *parts]), per

@@ -18,6 +18,7 @@ from equipoise.monitor.decompose import GroupStep
 from equipoise.monitor.faults import Faults
 from equipoise.monitor.measure import Frame
 from equipoise.monitor.pending import Step
+from equipoise.monitor.recorded import META, UNTRAINED, record, untrained
 from equipoise.monitor.tensors import names_of
 from equipoise.monitor.writer import RunWriter
 
@@ -107,6 +108,8 @@ class Measuring:
             if writer is not None:
                 writer.describe(tensors=self._assembler.infos, quantities=attach.of_groups(optimizer))
                 writer.layout(self._assembler.layout)
+                writer.meta(META, record(optimizer))
+                writer.meta(UNTRAINED, untrained(names_of(self._model), self._model, optimizer))
                 if self._spectra is not None:
                     writer.layout(self._spectra.layout)
         self.open = Step(

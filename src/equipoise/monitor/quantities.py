@@ -41,6 +41,10 @@ PER_TENSOR = (
     Quantity("angle", "radian", "neuron", "angle to the weights at the start, of sampled neurons"),
 )
 BY_NEURON = tuple(q.name for q in PER_TENSOR if q.per == "neuron" and q.name != "angle")
+"""Quantities with quantiles over neurons."""
+
+BY_SAMPLED = (*BY_NEURON, "radial_change", "grad_weight_cos")
+"""Quantities of sampled neurons: with these a neuron's own forecast can be made (`compare`)."""
 
 GLOBAL = (
     Quantity("balance_neurons", "", "global", "coefficient of variation of rotation over all neurons"),
@@ -100,7 +104,9 @@ def formulas(s: dict[str, Array], h: Hyper, *, only: Sequence[str] | None = None
         "rotation": np.arctan2(np.sqrt(np.maximum(s["dd"] - along * along, 0.0)), norm + along),
         "update": np.sqrt(uu),
         "grad_norm": np.sqrt(s["gg"]),
+        "radial_change": along,
     }
+    out["grad_weight_cos"] = s["gw"] / (out["grad_norm"] * norm)
     if only is not None:
         return {name: out[name] for name in only}
     direction = -wu / (h.lr * s["ww"])
@@ -110,10 +116,8 @@ def formulas(s: dict[str, Array], h: Hyper, *, only: Sequence[str] | None = None
     return out | {
         "decay": d * np.sqrt(cw),
         "change": change,
-        "radial_change": along,
         "relative_update": out["update"] / norm,
         "effective_lr": h.lr / np.where(h.sgd_like, s["ww"], norm),
-        "grad_weight_cos": s["gw"] / (out["grad_norm"] * norm),
         "grad_momentum_cos": s["gm"] / (out["grad_norm"] * np.sqrt(s["mm"])),
         "momentum_norm": np.sqrt(s["mm"]),
         "radial_decay": radial,

@@ -7,7 +7,7 @@ import sqlite3
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +21,9 @@ from equipoise.monitor.schema import FOREVER
 from equipoise.monitor.tables import Series, Table
 from equipoise.planner.finding import Finding
 from equipoise.theory import _check
+
+if TYPE_CHECKING:
+    from equipoise.monitor.compare import Comparison
 
 STALE = 30.0
 """Seconds without a sign of life after which a run counts as crashed."""
@@ -238,6 +241,26 @@ class Run:
     def follow(self, kind: str = "main") -> Follower:
         """Read what is new, again and again, at the cost of what is new."""
         return Follower(self._archive, kind)
+
+    # What it means
+
+    def compare(self, tensor: str, *, neuron: int | None = None, points: int | None = 500) -> Comparison:
+        """Lay a tensor, or one of its sampled neurons, over its forecast: plain, and with the gap attributed.
+
+        Args:
+            tensor: name of the tensor.
+            neuron: a sampled neuron instead of the whole tensor.
+            points: about how many points at most; None for every measured step.
+        """
+        from equipoise.monitor.compare import compare
+
+        return compare(self, tensor, neuron=neuron, points=points)
+
+    def diagnose(self) -> list[Finding]:
+        """What is wrong with the run, where, why, and what to do: what it has stored, and what its rows show now."""
+        from equipoise.monitor.diagnose import diagnose
+
+        return diagnose(self)
 
     def frame(
         self,

@@ -15,6 +15,7 @@ from equipoise.monitor import attach, notes, quantities, spectrum
 from equipoise.monitor.cadence import Cadence
 from equipoise.monitor.decompose import group_step
 from equipoise.monitor.faults import Faults
+from equipoise.monitor.knots import Knots
 from equipoise.monitor.logged import Logged
 from equipoise.monitor.measuring import Measuring
 from equipoise.monitor.ranks import rank_of, same_everywhere
@@ -113,6 +114,7 @@ class Watch:
             )  # fmt: skip
         self._faults = Faults(self._writer, strict)
         self._logged = Logged(self._writer)
+        self._knots = Knots(self._writer)
         self._own = 0.0
         self._tick: float | None = None
         self._closed = False
@@ -151,6 +153,7 @@ class Watch:
         try:
             self._finish()
             self._logged.flush()
+            self._knots.flush()
         except Exception as error:
             self._fail(error)
         finally:
@@ -192,6 +195,7 @@ class Watch:
                 [group_step(optimizer, g) for g in optimizer.param_groups] if due or attach.cheap(optimizer) else []
             )
             measuring.remember(optimizer, groups)
+            self._knots.take(self.step, groups)
             if due:
                 measuring.begin(self.step, optimizer, groups, attach.has_closure(args, kwargs), self._writer)
         except Exception as error:

@@ -75,6 +75,7 @@ def forecast(
     bias_correction: bool | None = None,
     scale_invariant: bool = True,
     radial: ArrayLike = 0.0,
+    drift: ArrayLike = 0.0,
     scale: ArrayLike = 1.0,
 ) -> Forecast:
     """Predict norm, rotation and update size at every step of a random walk with any schedules.
@@ -97,6 +98,8 @@ def forecast(
         bias_correction: of Adam's averages. Default: as torch, yes for Adam and no for RMSProp.
         scale_invariant: gradients shrink as 1/‖w‖; False for a gradient of fixed size.
         radial: λ_u = E⟨u,w⟩/‖w‖², measured radial part of the direction, which acts as more decay (RE appendix L).
+            Where decay is coupled it is the gradient's, and goes through momentum as L2 does.
+        drift: more decay that does not go through momentum, whether decay is coupled or not; not for "adam_l2".
         scale: C_err = measured E‖u‖² over the random walk's.
 
     Returns:
@@ -116,6 +119,7 @@ def forecast(
     q = _check.number("init_norm", init_norm, low=0, open_low=True) ** 2
     g2 = _check.number("grad_norm", grad_norm, low=0, open_low=True) ** 2
     lam_u = _check.series("radial", radial, T)
+    away = _check.series("drift", drift, T)
     c_err = _check.series("scale", scale, T, low=0)
     u = direction(
         optimizer, size=size, shape=shape, betas=betas, momentum=momentum, nesterov=nesterov, decay=decay,
@@ -124,9 +128,11 @@ def forecast(
     corrected = u.adaptive and u.name != "rmsprop" if bias_correction is None else bool(bias_correction)
     own_decay = kept_share(eta, lam, decay=decay, lr_max=lr_max)
     if u.coupled:
-        kept, l2 = np.ones(T), lam + lam_u
+        kept, l2 = 1 - eta * away, lam + lam_u
+        if u.adaptive and away.any():
+            raise ValueError("drift: must be 0 for 'adam_l2', whose weights each have a step size of their own")
     else:
-        kept, l2 = own_decay - eta * lam_u, np.zeros(T)
+        kept, l2 = own_decay - eta * (lam_u + away), np.zeros(T)
     cautious = decay == "cautious"
     taps = (u.filter.A, u.filter.B, u.filter.p)
     if u.saturating:

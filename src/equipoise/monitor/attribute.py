@@ -1,0 +1,238 @@
+"""Forecasts of one measured tensor or neuron, plain and attributed: what the gap between them is made of.
+
+The plain forecast knows the settings alone: a random walk. The attributed one is the same recursion with three things
+that were measured, one after the other (THEORY 2):
+
+    size         C_err(t): how large updates are beside a random walk's (for SGD: gradients too)
+    radial       λ_u(t): the part of the gradient along the weights, as more decay (RE appendix L)
+    correlation  what is left of the radial part of the updates: gradients that are correlated over time, and for Adam
+                 the part along the weights that dividing by √v makes
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from equipoise.monitor.layout import Column, TensorInfo
+from equipoise.monitor.recorded import Recorded, Schedules
+from equipoise.monitor.run import Run
+from equipoise.theory import Forecast, forecast, stationary
+
+Array = NDArray[np.float64]
+
+ROUNDS = 3
+"""How often updates are matched: each round the forecast's come nearer to the measured ones."""
+
+LEVELS = 64
+"""Learning rates at which the angle of a rotational optimizer is computed; between them it is interpolated."""
+
+
+@dataclass(frozen=True)
+class Predicted:
+    """A forecast at the measured steps.
+
+    Attributes:
+        norm: ‖w‖ after the step.
+        rotation: angle that the step turns the weights by.
+    """
+
+    norm: Array
+    rotation: Array
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What was measured of a tensor or neuron, in double precision."""
+
+    steps: NDArray[np.int64]
+    norm: Array
+    rotation: Array
+    update: Array
+    grad_norm: Array
+    radial_change: Array
+    grad_weight_cos: Array
+
+    @staticmethod
+    def read(run: Run, info: TensorInfo, neuron: int | None, points: int | None) -> Measured:
+        names = ("norm", "rotation", "update", "grad_norm", "radial_change", "grad_weight_cos")
+        table = run.table([Column(n, info.name, neuron=neuron) for n in names], kind="main", points=points)
+        values = np.asarray(table.values, np.float64)
+        there = np.isfinite(values[:, 0]) & np.isfinite(values[:, 1]) & (values[:, 0] > 0)
+        return Measured(table.steps[there], *values[there].T)
+
+    @property
+    def before(self) -> Array:
+        """‖w‖ before the step: w + Δ has the length ‖w‖ + r along w."""
+        return np.maximum(self.norm * np.cos(self.rotation) - self.radial_change, 1e-300)
+
+    @property
+    def change2(self) -> Array:
+        """‖Δ‖²: its part along w, and that across."""
+        return self.radial_change**2 + (self.norm * np.sin(self.rotation)) ** 2
+
+
+class Case:
+    """One tensor or neuron, the settings it has, and its forecasts."""
+
+    def __init__(
+        self, seen: Measured, info: TensorInfo, neuron: int | None, group: Recorded, schedules: Schedules
+    ) -> None:
+        self.seen, self.group, g = seen, group, group.group
+        self.first = int(seen.steps[0])
+        self.at = seen.steps - self.first
+        self.lr = schedules.lr(info.group)[self.first - 1 :]
+        self.weight_decay = schedules.weight_decay(info.group)[self.first - 1 :]
+        rows = info.shape[0] if len(info.shape) > 1 else 1
+        size = int(np.prod(info.shape, dtype=np.int64))
+        muon = g.optimizer == "muon" and len(info.shape) > 1
+        # A row of Muon's update is a row of the whole matrix's, and has its share of the norm.
+        self.part = 1 / np.sqrt(rows) if muon and neuron is not None else 1.0
+        self.size = size // rows if neuron is not None else size
+        self.update_scale = float(info.info.get("update_scale", 1.0))
+        self.common: dict[str, Any] = {
+            "lr": self.lr,
+            "weight_decay": self.weight_decay,
+            "betas": g.betas,
+            "nesterov": g.nesterov,
+            "decay": g.decay,
+            "coupled": g.coupled,
+            "lr_max": g.lr_max,
+            "bias_correction": g.bias_correction,
+            "scale_invariant": len(info.shape) > 1,
+            "shape": (rows, size // rows) if muon else None,
+            "size": None if muon else self.size,
+            "init_norm": float(seen.before[0]) / self.part,
+        }
+        self.name = "adamw" if g.optimizer == "muon" and not muon else g.optimizer
+        self.by_gradient = self.name in ("sgdm", "adam_l2")
+        self.coupled = self.name == "adam_l2" or (self.name == "sgdm" and g.decay == "lr" and g.coupled is not False)
+        if self.by_gradient:
+            mean = float(np.sqrt(np.nanmean((seen.grad_norm * seen.before) ** 2)))
+            self.common["grad_norm"] = mean if np.isfinite(mean) and mean > 0 else 1.0
+
+    def turned(self) -> Predicted:
+        """Of a move that keeps the norm: the angle that was asked for."""
+        seen = self.seen
+        norm = np.full(len(seen.steps), float(seen.before[0]))
+        if self.group.angle is not None:
+            return Predicted(norm, np.full(len(norm), self.group.angle))
+        lr, wd = self.lr[self.at], self.weight_decay[self.at]
+        if self.group.move == "hyperball":
+            return Predicted(norm, np.arctan(lr))
+        skip = ("lr", "weight_decay", "init_norm", "bias_correction", "scale_invariant")
+        fixed = {k: v for k, v in self.common.items() if k not in skip} | {"grad_norm": 1.0}
+        return Predicted(norm, _angles(self.name, lr, wd, fixed))
+
+    def stages(self) -> tuple[Predicted, ...]:
+        """The four forecasts."""
+        none = np.zeros(len(self.lr))
+        plain = self._forecast()
+        if self.name == "adam_l2":
+            start = self._every((self.seen.grad_norm * self.seen.before / self.common["grad_norm"]) ** 2)
+        else:
+            start = self._size(plain)
+        radial = self._along(start)
+        found = [plain, self._matched(start, none), self._matched(start, radial)]
+        # What Adam makes of L2 is followed weight by weight, and takes no drift.
+        found.append(found[-1] if self.name == "adam_l2" else self._matched(start, radial, drifts=True))
+        return tuple(Predicted(f.norm[self.at] * self.part, f.rotation[self.at]) for f in found)
+
+    def _matched(self, size: Array, radial: Array, *, drifts: bool = False) -> Forecast:
+        """The forecast whose updates are as long as measured, and if it drifts have the measured radial part."""
+        drift = np.zeros(len(self.lr))
+        measured = self.seen.radial_change / self.seen.before
+        for _ in range(ROUNDS):
+            own = self._forecast(scale=size, radial=radial, drift=drift)
+            size = size * self._size(own, radial + drift)
+            if drifts:
+                drift = self._drift(own, measured, radial, drift)
+        return self._forecast(scale=size, radial=radial, drift=drift)
+
+    def _drift(self, own: Forecast, measured: Array, radial: Array, drift: Array) -> Array:
+        """The drift with which a forecast's radial part would be as measured, at the measured norm.
+
+        Momentum pushes outwards by a length that does not depend on the norm, and decay, radial gradient and drift
+        pull in by a share of it. Where decay is coupled, both go through momentum, and what differs is the next guess.
+        """
+        at, seen = self.at, self.seen
+        ours = _radial(own)[at]
+        if self.coupled:
+            return drift + self._every((ours - measured) / self._eta)
+        pull = 1 - own.kept[at] + self.lr[at] * radial[at]
+        before = np.concatenate([[own.init_norm], own.norm[:-1]])[at] * self.part
+        push = (ours + pull + self.lr[at] * drift[at]) * (before / seen.before) ** 2
+        return self._every((push - pull - measured) / self._eta)
+
+    @property
+    def _eta(self) -> Array:
+        lr = self.lr[self.at]
+        return np.where(lr > 0, lr, np.inf)
+
+    def _forecast(self, *, scale: Array | float = 1.0, **more: Any) -> Forecast:
+        scaled = np.asarray(scale) * (1.0 if self.by_gradient else self.update_scale**2)
+        return forecast(self.name, scale=scaled, **more, **self.common)
+
+    def _every(self, values: Array) -> Array:
+        """Values at the measured steps, at every step."""
+        good = np.isfinite(values)
+        if not good.any():
+            return np.zeros(len(self.lr))
+        return np.interp(np.arange(len(self.lr)), self.at[good], values[good])
+
+    def _size(self, own: Forecast, pull: Array | None = None) -> Array:
+        """By how much the squares of updates are larger than a forecast's.
+
+        What pulls in as more decay (`radial` and `drift`) is a part of the measured update, and not of the forecast's.
+        """
+        seen, at = self.seen, self.at
+        before = np.concatenate([[own.init_norm], own.norm[:-1]])[at] * self.part
+        with np.errstate(all="ignore"):
+            if self.name == "adam_l2":
+                return np.ones(len(self.lr))
+            if self.coupled:
+                ratio = seen.change2 / _change2(own)[at]
+            else:
+                inwards = 0.0 if pull is None else self.lr[at] * pull[at] * seen.before
+                ratio = np.maximum(seen.update**2 - inwards**2, 0.0) / (own.update[at] * self.part) ** 2
+            if self.by_gradient:
+                ratio = ratio * (seen.before / before) ** 2  # of gradients at unit norm
+        return np.maximum(self._every(np.where(np.isfinite(ratio), ratio, np.nan)), 0.0)
+
+    def _along(self, size: Array) -> Array:
+        """λ_u(t) of the gradient alone: its part along w, at the length that the optimizer gives it."""
+        seen = self.seen
+        sign = -1.0 if self.group.maximize else 1.0
+        with np.errstate(all="ignore"):
+            length = seen.grad_norm if self.by_gradient else np.sqrt(self.size * size[self.at]) * self.update_scale
+            return self._every(sign * seen.grad_weight_cos * length / seen.before)
+
+
+def _change2(f: Forecast) -> Array:
+    """‖Δ‖² of every step of a forecast."""
+    before = np.concatenate([[f.init_norm], f.norm[:-1]])
+    return (f.norm * np.sin(f.rotation)) ** 2 + (f.norm * np.cos(f.rotation) - before) ** 2
+
+
+def _radial(f: Forecast) -> Array:
+    """⟨Δ,w⟩/‖w‖² of every step of a forecast."""
+    before = np.concatenate([[f.init_norm], f.norm[:-1]])
+    return f.norm * np.cos(f.rotation) / before - 1
+
+
+def _angles(name: str, lr: Array, weight_decay: Array, fixed: dict[str, Any]) -> Array:
+    """The stationary rotation at each lr and weight decay, from a few levels."""
+    out = np.zeros(len(lr))
+    for wd in np.unique(weight_decay):
+        here = (weight_decay == wd) & (lr > 0)
+        if not here.any():
+            continue
+        levels = np.unique(lr[here])
+        if len(levels) > LEVELS:
+            levels = np.geomspace(levels[0], levels[-1], LEVELS)
+        angles = [stationary(name, lr=float(x), weight_decay=float(wd), **fixed).rotation for x in levels]
+        out[here] = np.interp(np.log(lr[here]), np.log(levels), angles)
+    return out

@@ -1,0 +1,137 @@
+"""Lay a measured tensor or neuron over its forecast: `compare`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from equipoise.monitor.attribute import Case, Measured, Predicted
+from equipoise.monitor.layout import TensorInfo
+from equipoise.monitor.recorded import Schedules, recorded
+from equipoise.monitor.run import Run
+from equipoise.theory._check import number
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A measured tensor or neuron beside its forecasts; arrays have an entry for each measured step.
+
+    Attributes:
+        tensor: name of the tensor.
+        neuron: which of its neurons; None for the whole.
+        steps: the measured steps.
+        norm: ‖w‖ after the step, as measured.
+        rotation: rotation per step, as measured.
+        stages: the plain forecast, then with measured size, then with the radial part, then with correlation, too.
+        known: whether theory knows the optimizer. If not, the nearest that it knows was taken.
+    """
+
+    tensor: str
+    neuron: int | None
+    steps: NDArray[np.int64]
+    norm: Array
+    rotation: Array
+    stages: tuple[Predicted, ...]
+    known: bool
+
+    @property
+    def plain(self) -> Predicted:
+        """The forecast from settings alone."""
+        return self.stages[0]
+
+    @property
+    def attributed(self) -> Predicted:
+        """The forecast with all that was measured."""
+        return self.stages[-1]
+
+    def effects(self, since: float = 0.5) -> dict[str, float]:
+        """By how much the norm is larger for each reason: mean log ratios over the later part of the run.
+
+        "c_err", "radial" and "correlation" are the three stages, "left" is what they do not explain, and "gap" is their
+        sum: the log of the measured norm over the plain forecast's.
+
+        Args:
+            since: share of the measured steps to leave out at the start.
+        """
+        late = slice(int(len(self.steps) * number("since", since, low=0, high=1, open_high=True)), None)
+        logs = [np.log(s.norm[late]) for s in self.stages] + [np.log(self.norm[late])]
+        named = ("c_err", "radial", "correlation", "left") if len(self.stages) > 1 else ("left",)
+        with np.errstate(all="ignore"):
+            parts = {n: _mean(b - a) for n, a, b in zip(named, logs[:-1], logs[1:], strict=True)}
+        return {name: parts.get(name, 0.0) for name in ("c_err", "radial", "correlation", "left")} | {
+            "gap": _mean(logs[-1] - logs[0])
+        }
+
+    @property
+    def shares(self) -> dict[str, float]:
+        """The share of the gap that each reason explains; NaN where there is hardly a gap (below 0.5 %)."""
+        effects = self.effects()
+        gap = effects.pop("gap")
+        return {name: value / gap if abs(gap) > 0.005 else float("nan") for name, value in effects.items()}
+
+
+def compare(run: Run, tensor: str, *, neuron: int | None = None, points: int | None = 500) -> Comparison:
+    """Lay one tensor, or one of its sampled neurons, over its forecast.
+
+    Args:
+        run: the run.
+        tensor: name of the tensor.
+        neuron: a sampled neuron (`run.tensors[tensor].neurons`) instead of the whole tensor.
+        points: about how many points at most; None for every measured step.
+
+    Raises:
+        ValueError: no such tensor or neuron, or the run does not know its optimizer.
+    """
+    return Comparer(run).compare(tensor, neuron=neuron, points=points)
+
+
+class Comparer:
+    """Makes comparisons of one run; reads settings and schedules once.
+
+    Args:
+        run: the run.
+    """
+
+    def __init__(self, run: Run) -> None:
+        self.run = run
+        self.groups = recorded(run)
+        self.tensors = run.tensors
+        steps = run.steps
+        self.schedules = Schedules(run, int(steps[-1]) if len(steps) else 0)
+
+    def compare(self, tensor: str, *, neuron: int | None = None, points: int | None = 500) -> Comparison:
+        """As the function `compare`."""
+        info = self._info(tensor, neuron)
+        seen = Measured.read(self.run, info, neuron, points)
+        if not len(seen.steps):
+            raise ValueError(f"tensor = {tensor!r}: nothing was measured of it")
+        group = self.groups[info.group]
+        case = Case(seen, info, neuron, group, self.schedules)
+        if group.turns(len(info.shape)):
+            stages: tuple[Predicted, ...] = (case.turned(),)
+        elif group.move == "constrain":
+            nothing = np.full(len(seen.steps), np.nan)
+            stages = (Predicted(nothing, nothing),)
+        else:
+            stages = case.stages()
+        return Comparison(tensor, neuron, seen.steps, seen.norm, seen.rotation, stages, group.known)
+
+    def _info(self, tensor: str, neuron: int | None) -> TensorInfo:
+        if tensor not in self.tensors:
+            some = ", ".join(list(self.tensors)[:3])
+            raise ValueError(f"tensor = {tensor!r}: must be one of the run's {len(self.tensors)} tensors, as {some}")
+        info = self.tensors[tensor]
+        if neuron is not None and neuron not in info.neurons:
+            raise ValueError(f"neuron = {neuron}: must be a sampled neuron of {tensor}: {list(info.neurons)}")
+        if info.group >= len(self.groups):
+            raise ValueError(f"{self.run.path}: the run does not say what its optimizer was, so there is no forecast")
+        return info
+
+
+def _mean(x: Array) -> float:
+    x = x[np.isfinite(x)]
+    return float(x.mean()) if len(x) else float("nan")

@@ -1,0 +1,151 @@
+"""What a run remembers of its optimizer, in theory's words: enough to forecast it later, without torch."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from equipoise.monitor.knots import KIND
+from equipoise.monitor.layout import Column
+from equipoise.monitor.run import Run
+from equipoise.planner.live import read_groups, stepping
+from equipoise.planner.setting import Group
+
+Array = NDArray[np.float64]
+
+META = "setting"
+"""The key in the run's metadata."""
+
+UNTRAINED = "untrained"
+"""The key of the parameters that no step changes: "frozen" ones, and those "left_out" of the optimizer."""
+
+MOST_NAMES = 200
+"""Of so many untrained parameters the names are kept."""
+
+KEEPING = ("rotate", "hyperball")
+"""Moves that keep the norms of what they turn."""
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """One group of the optimizer.
+
+    Attributes:
+        group: in theory's words; its lr and weight_decay are those of the first measured step.
+        move: what the step does with a direction: "decay", "rotate", "hyperball" or "constrain".
+        rotate: which parameters turn: True, False, or None for those of two dimensions or more.
+        angle: the rotation that was asked for in so many words.
+        known: whether theory knows the optimizer, rather than taking it for the nearest that it knows.
+        maximize: whether steps go up the gradient.
+    """
+
+    group: Group
+    move: str = "decay"
+    rotate: bool | None = None
+    angle: float | None = None
+    known: bool = True
+    maximize: bool = False
+
+    def turns(self, ndim: int) -> bool:
+        """Whether a parameter with so many dimensions is turned at a fixed norm."""
+        return self.move in KEEPING and (ndim > 1 if self.rotate is None else self.rotate)
+
+
+def record(optimizer: Any) -> dict[str, Any]:
+    """What to remember of an optimizer, as JSON can hold it.
+
+    Args:
+        optimizer: any torch optimizer.
+    """
+    inner = stepping(optimizer)
+    groups, assumptions = read_groups(optimizer)
+    unknown = any("not known to the theory" in note for note in assumptions)
+    wrapped = type(optimizer).__name__ == "Rotational"
+    own = []
+    for read, group in zip(groups, inner.param_groups, strict=True):
+        move = "rotate" if wrapped else type(getattr(inner, "move", None)).__name__.lower()
+        angle = group.get("angle")
+        own.append(
+            {"group": asdict(read), "move": "decay" if move == "nonetype" else move, "rotate": group.get("rotate"),
+             "angle": float(angle) if isinstance(angle, float | int) else None, "known": not unknown,
+             "maximize": bool(group.get("maximize"))}
+        )  # fmt: skip
+    return {"groups": own, "assumptions": list(assumptions)}
+
+
+def untrained(names: dict[int, str], model: Any, optimizer: Any) -> dict[str, list[str]]:
+    """The names of a model's parameters that nothing trains.
+
+    Args:
+        names: of each parameter by its id.
+        model: the model, or None.
+        optimizer: the optimizer.
+    """
+    has = {id(p) for group in optimizer.param_groups for p in group["params"]}
+    found: dict[str, list[str]] = {"frozen": [], "left_out": []}
+    for p in [] if model is None else model.parameters():
+        kind = "frozen" if not p.requires_grad else "left_out" if id(p) not in has else None
+        if kind and (p.is_floating_point() or p.is_complex()) and len(found[kind]) < MOST_NAMES:
+            found[kind].append(names[id(p)])
+    return found
+
+
+def recorded(run: Run) -> list[Recorded]:
+    """The groups that a run remembers; none where it remembers nothing that can be used."""
+    kept = run.meta.get(META)
+    names = {f.name for f in fields(Recorded)} - {"group"}
+    found = []
+    try:
+        for one in kept["groups"] if isinstance(kept, dict) else []:
+            group = one["group"]
+            read = Group(**group | {"betas": tuple(group["betas"])})
+            found.append(Recorded(read, **{k: v for k, v in one.items() if k in names}))
+    except (KeyError, TypeError, ValueError):
+        return []  # written by another version, or by hand
+    return found
+
+
+class Schedules:
+    """Learning rate and weight decay of each group at every step, from the first to the last measured one.
+
+    Between the steps at which they are known they are taken to lie on straight lines.
+
+    Args:
+        run: the run.
+        last: up to this step.
+    """
+
+    def __init__(self, run: Run, last: int) -> None:
+        self._run, self.last = run, last
+        self._known = set(run.columns)
+        self._done: dict[tuple[str, int], Array] = {}
+
+    def lr(self, group: int) -> Array:
+        """The learning rate of a group: entry t is of step t + 1."""
+        return self._values("lr", group)
+
+    def weight_decay(self, group: int) -> Array:
+        """The weight decay of a group."""
+        return self._values("weight_decay", group)
+
+    def knots(self, name: str, group: int) -> tuple[NDArray[np.int64], Array]:
+        """The steps at which "lr" or "weight_decay" is known, and its values there."""
+        steps, values = [np.empty(0, np.int64)], [np.empty(0)]
+        for column, kind in ((f"{name}/{group}", "main"), (f"{name}_knot/{group}", KIND)):
+            if Column(column) in self._known:
+                series = self._run.series(column, kind=kind, points=None if kind == KIND else 4000)
+                exact = series.first == series.last
+                steps.append(series.steps[exact])
+                values.append(np.asarray(series.values[exact], np.float64))
+        at, which = np.unique(np.concatenate(steps)[::-1], return_index=True)  # the knots win, which are more exact
+        return at, np.concatenate(values)[::-1][which]
+
+    def _values(self, name: str, group: int) -> Array:
+        if (name, group) not in self._done:
+            at, values = self.knots(name, group)
+            steps = np.arange(1, self.last + 1)
+            self._done[name, group] = np.interp(steps, at, values) if len(at) else np.zeros(self.last)
+        return self._done[name, group]
