@@ -11,7 +11,8 @@ that were measured, one after the other (THEORY 2):
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,9 @@ from equipoise.monitor.run import Run
 from equipoise.theory import Forecast, forecast, stationary
 
 Array = NDArray[np.float64]
+
+QUANTITIES = ("norm", "rotation", "update", "grad_norm", "radial_change", "grad_weight_cos")
+"""What must have been measured."""
 
 ROUNDS = 3
 """How often updates are matched: each round the forecast's come nearer to the measured ones."""
@@ -57,12 +61,27 @@ class Measured:
     grad_weight_cos: Array
 
     @staticmethod
-    def read(run: Run, info: TensorInfo, neuron: int | None, points: int | None) -> Measured:
-        names = ("norm", "rotation", "update", "grad_norm", "radial_change", "grad_weight_cos")
-        table = run.table([Column(n, info.name, neuron=neuron) for n in names], kind="main", points=points)
-        values = np.asarray(table.values, np.float64)
-        there = np.isfinite(values[:, 0]) & np.isfinite(values[:, 1]) & (values[:, 0] > 0)
-        return Measured(table.steps[there], *values[there].T)
+    def read(run: Run, names: Sequence[str], *, neuron: int | None = None, points: int | None) -> list[Measured]:
+        """Read some tensors of a run, or one neuron of each.
+
+        Args:
+            run: the run.
+            names: of the tensors.
+            neuron: which neuron.
+            points: about how many points at most; the first measured step is always one of them.
+        """
+        columns = [Column(q, name, neuron=neuron) for name in names for q in QUANTITIES]
+        table = run.table(columns, kind="main", points=points)
+        steps, values = table.steps, table.values
+        if table.level and len(steps):  # forecasts start where the tensor was first seen
+            start = run.table(columns, kind="main", start=int(table.first[0]), stop=int(table.first[0]) + 1)
+            steps, values = np.concatenate([start.steps, steps]), np.concatenate([start.values, values])
+        parts = np.asarray(values, np.float64).reshape(len(steps), len(names), len(QUANTITIES))
+        found = []
+        for i in range(len(names)):
+            there = np.isfinite(parts[:, i, 0]) & np.isfinite(parts[:, i, 1]) & (parts[:, i, 0] > 0)
+            found.append(Measured(steps[there], *parts[there, i].T))
+        return found
 
     @property
     def before(self) -> Array:
@@ -82,6 +101,7 @@ class Case:
         self, seen: Measured, info: TensorInfo, neuron: int | None, group: Recorded, schedules: Schedules
     ) -> None:
         self.seen, self.group, g = seen, group, group.group
+        self.ndim = len(info.shape)
         self.first = int(seen.steps[0])
         self.at = seen.steps - self.first
         self.lr = schedules.lr(info.group)[self.first - 1 :]
@@ -114,6 +134,33 @@ class Case:
             mean = float(np.sqrt(np.nanmean((seen.grad_norm * seen.before) ** 2)))
             self.common["grad_norm"] = mean if np.isfinite(mean) and mean > 0 else 1.0
 
+    def plain(self, done: dict[Any, Forecast] | None = None) -> Predicted:
+        """What is expected from settings alone, from the first measured step on; NaN where theory does not know it.
+
+        Args:
+            done: forecasts of other tensors of the run, which those that start alike share.
+        """
+        if self.group.turns(self.ndim):
+            return self.turned()
+        if self.group.move == "constrain":
+            nothing = np.full(len(self.at), np.nan)
+            return Predicted(nothing, nothing)
+        return self._predicted(self._plain(done))
+
+    def _plain(self, done: dict[Any, Forecast] | None = None) -> Forecast:
+        if done is None or self.by_gradient or self.common["shape"] is not None or self.name == "ngd":
+            return self._forecast()
+        # Where directions have a size for each weight, norms go with the root of the number of weights.
+        rms = self.common["init_norm"] / np.sqrt(self.size)
+        key = (self.group, self.first, self.update_scale, self.common["scale_invariant"], f"{rms:.2e}")
+        if key not in done:
+            done[key] = self._forecast()
+        f, factor = done[key], self.common["init_norm"] / done[key].init_norm
+        return replace(f, norm=f.norm * factor, update=f.update * factor, init_norm=f.init_norm * factor)
+
+    def _predicted(self, f: Forecast) -> Predicted:
+        return Predicted(f.norm[self.at] * self.part, f.rotation[self.at])
+
     def turned(self) -> Predicted:
         """Of a move that keeps the norm: the angle that was asked for."""
         seen = self.seen
@@ -130,7 +177,7 @@ class Case:
     def stages(self) -> tuple[Predicted, ...]:
         """The four forecasts."""
         none = np.zeros(len(self.lr))
-        plain = self._forecast()
+        plain = self._plain()
         if self.name == "adam_l2":
             start = self._every((self.seen.grad_norm * self.seen.before / self.common["grad_norm"]) ** 2)
         else:
@@ -139,7 +186,7 @@ class Case:
         found = [plain, self._matched(start, none), self._matched(start, radial)]
         # What Adam makes of L2 is followed weight by weight, and takes no drift.
         found.append(found[-1] if self.name == "adam_l2" else self._matched(start, radial, drifts=True))
-        return tuple(Predicted(f.norm[self.at] * self.part, f.rotation[self.at]) for f in found)
+        return tuple(self._predicted(f) for f in found)
 
     def _matched(self, size: Array, radial: Array, *, drifts: bool = False) -> Forecast:
         """The forecast whose updates are as long as measured, and if it drifts have the measured radial part."""

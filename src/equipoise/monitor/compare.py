@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -102,23 +104,35 @@ class Comparer:
         self.tensors = run.tensors
         steps = run.steps
         self.schedules = Schedules(run, int(steps[-1]) if len(steps) else 0)
+        self._done: dict[Any, Any] = {}
 
     def compare(self, tensor: str, *, neuron: int | None = None, points: int | None = 500) -> Comparison:
         """As the function `compare`."""
         info = self._info(tensor, neuron)
-        seen = Measured.read(self.run, info, neuron, points)
+        (seen,) = Measured.read(self.run, [tensor], neuron=neuron, points=points)
         if not len(seen.steps):
             raise ValueError(f"tensor = {tensor!r}: nothing was measured of it")
         group = self.groups[info.group]
         case = Case(seen, info, neuron, group, self.schedules)
-        if group.turns(len(info.shape)):
-            stages: tuple[Predicted, ...] = (case.turned(),)
-        elif group.move == "constrain":
-            nothing = np.full(len(seen.steps), np.nan)
-            stages = (Predicted(nothing, nothing),)
-        else:
-            stages = case.stages()
+        stages = case.stages() if group.forecasts(len(info.shape)) else (case.plain(),)
         return Comparison(tensor, neuron, seen.steps, seen.norm, seen.rotation, stages, group.known)
+
+    def plain(self, tensors: Sequence[str], *, points: int | None = 200) -> list[Comparison]:
+        """Many tensors over their plain forecasts alone, at the cost of a few; those without a forecast are left out.
+
+        Args:
+            tensors: their names.
+            points: about how many points at most.
+        """
+        found = []
+        tensors = [t for t in tensors if self.tensors[t].group < len(self.groups)]
+        for name, seen in zip(tensors, Measured.read(self.run, tensors, points=points), strict=True):
+            if len(seen.steps):
+                info = self.tensors[name]
+                group = self.groups[info.group]
+                stage = Case(seen, info, None, group, self.schedules).plain(self._done)
+                found.append(Comparison(name, None, seen.steps, seen.norm, seen.rotation, (stage,), group.known))
+        return found
 
     def _info(self, tensor: str, neuron: int | None) -> TensorInfo:
         if tensor not in self.tensors:

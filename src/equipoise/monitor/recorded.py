@@ -53,6 +53,10 @@ class Recorded:
         """Whether a parameter with so many dimensions is turned at a fixed norm."""
         return self.move in KEEPING and (ndim > 1 if self.rotate is None else self.rotate)
 
+    def forecasts(self, ndim: int) -> bool:
+        """Whether norm and rotation of such a parameter follow from a random walk."""
+        return self.move != "constrain" and not self.turns(ndim)
+
 
 def record(optimizer: Any) -> dict[str, Any]:
     """What to remember of an optimizer, as JSON can hold it.
