@@ -129,7 +129,7 @@ class Case:
         }
         self.name = "adamw" if g.optimizer == "muon" and not muon else g.optimizer
         self.by_gradient = self.name in ("sgdm", "adam_l2")
-        self.coupled = self.name == "adam_l2" or (self.name == "sgdm" and g.decay == "lr" and g.coupled is not False)
+        self.coupled = g.is_coupled
         if self.by_gradient:
             mean = float(np.sqrt(np.nanmean((seen.grad_norm * seen.before) ** 2)))
             self.common["grad_norm"] = mean if np.isfinite(mean) and mean > 0 else 1.0
@@ -167,12 +167,16 @@ class Case:
         norm = np.full(len(seen.steps), float(seen.before[0]))
         if self.group.angle is not None:
             return Predicted(norm, np.full(len(norm), self.group.angle))
-        lr, wd = self.lr[self.at], self.weight_decay[self.at]
         if self.group.move == "hyperball":
-            return Predicted(norm, np.arctan(lr))
+            return Predicted(norm, np.arctan(self.lr[self.at]))
+        return Predicted(norm, self.equilibrium)
+
+    @property
+    def equilibrium(self) -> Array:
+        """The rotation at which lr and weight decay of each measured step would settle."""
         skip = ("lr", "weight_decay", "init_norm", "bias_correction", "scale_invariant")
-        fixed = {k: v for k, v in self.common.items() if k not in skip} | {"grad_norm": 1.0}
-        return Predicted(norm, _angles(self.name, lr, wd, fixed))
+        fixed = {k: v for k, v in self.common.items() if k not in skip}
+        return angles(self.name, self.lr[self.at], self.weight_decay[self.at], fixed)
 
     def stages(self) -> tuple[Predicted, ...]:
         """The four forecasts."""
@@ -182,7 +186,7 @@ class Case:
             start = self._every((self.seen.grad_norm * self.seen.before / self.common["grad_norm"]) ** 2)
         else:
             start = self._size(plain)
-        radial = self._along(start)
+        radial = self.along(start)
         found = [plain, self._matched(start, none), self._matched(start, radial)]
         # What Adam makes of L2 is followed weight by weight, and takes no drift.
         found.append(found[-1] if self.name == "adam_l2" else self._matched(start, radial, drifts=True))
@@ -249,7 +253,7 @@ class Case:
                 ratio = ratio * (seen.before / before) ** 2  # of gradients at unit norm
         return np.maximum(self._every(np.where(np.isfinite(ratio), ratio, np.nan)), 0.0)
 
-    def _along(self, size: Array) -> Array:
+    def along(self, size: Array) -> Array:
         """λ_u(t) of the gradient alone: its part along w, at the length that the optimizer gives it."""
         seen = self.seen
         sign = -1.0 if self.group.maximize else 1.0
@@ -270,7 +274,7 @@ def _radial(f: Forecast) -> Array:
     return f.norm * np.cos(f.rotation) / before - 1
 
 
-def _angles(name: str, lr: Array, weight_decay: Array, fixed: dict[str, Any]) -> Array:
+def angles(name: str, lr: Array, weight_decay: Array, fixed: dict[str, Any]) -> Array:
     """The stationary rotation at each lr and weight decay, from a few levels."""
     out = np.zeros(len(lr))
     for wd in np.unique(weight_decay):

@@ -39,6 +39,8 @@ def singular_values(x: Tensor) -> NDArray[np.float64]:
     x = x.detach().reshape(x.shape[0], -1)
     x = x.double() if x.device.type in ("cpu", "cuda") else x.cpu().double()
     gram = x @ x.T if x.shape[0] <= x.shape[1] else x.T @ x
+    if not torch.isfinite(gram).all():  # the solver raises on NaN
+        return np.full(len(gram), np.nan)
     values = torch.linalg.eigvalsh(gram).clamp_min_(0.0).sqrt_()
     return values.flip(0).cpu().numpy()
 

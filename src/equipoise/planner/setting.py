@@ -70,6 +70,34 @@ class Group:
         _check.number("eps", self.eps, low=0)
         object.__setattr__(self, "betas", _check.betas(self.betas))
 
+    @property
+    def is_coupled(self) -> bool:
+        """Whether decay is L2 in the gradient."""
+        return self.optimizer == "adam_l2" or (
+            self.optimizer == "sgdm" and self.decay == "lr" and self.coupled is not False
+        )
+
+    def decay_per_step(self, lr: Array, weight_decay: Array) -> Array:
+        """The share of the weights that each step's decay takes in the end, 1 or more included.
+
+        L2 that goes through SGD's momentum takes ηλ/(1−α) (RE Eq. 44). What Adam makes of L2 depends on the gradients,
+        and is not counted.
+
+        Args:
+            lr: learning rate at every step.
+            weight_decay: weight decay at every step.
+        """
+        if self.is_coupled and self.optimizer == "sgdm" and (lr * weight_decay < 1).all():
+            return -np.expm1(-lr * weight_decay / (1 - self.betas[0]))
+        match self.decay:
+            case "independent":
+                return weight_decay
+            case "corrected":
+                top = self.lr_max or float(lr.max())
+                return weight_decay * lr**2 / top if top else np.zeros_like(lr)
+            case _:
+                return lr * weight_decay
+
 
 @dataclass(frozen=True)
 class Tensor:
@@ -275,26 +303,11 @@ class Setting:
 
     def is_coupled(self, group: int = 0) -> bool:
         """Whether a group's decay is L2 in the gradient."""
-        g = self.groups[group]
-        return g.optimizer == "adam_l2" or (g.optimizer == "sgdm" and g.decay == "lr" and g.coupled is not False)
+        return self.groups[group].is_coupled
 
     def decay_per_step(self, group: int = 0) -> Array:
-        """The share of the weights that each step's decay takes in the end, 1 or more included.
-
-        L2 that goes through SGD's momentum takes ηλ/(1−α) (RE Eq. 44). What Adam makes of L2 depends on the gradients,
-        and is not counted.
-        """
-        g, lr, wd = self.groups[group], self.lr(group), self.weight_decay(group)
-        if self.is_coupled(group) and g.optimizer == "sgdm" and (lr * wd < 1).all():
-            return -np.expm1(-lr * wd / (1 - g.betas[0]))
-        match g.decay:
-            case "independent":
-                return wd
-            case "corrected":
-                top = g.lr_max or float(lr.max())
-                return wd * lr**2 / top if top else np.zeros_like(lr)
-            case _:
-                return lr * wd
+        """The share of the weights that each step's decay takes in the end, 1 or more included."""
+        return self.groups[group].decay_per_step(self.lr(group), self.weight_decay(group))
 
     @property
     def main_group(self) -> int:

@@ -1,0 +1,87 @@
+"""Checks of a run's settings, as it had them: decay that is missing or in the wrong place, memory too short."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from equipoise.monitor.evidence import Evidence
+from equipoise.planner.finding import Finding
+
+RE = "Kosson et al., Rotational Equilibrium, arXiv 2305.17212"
+
+
+def check_decay(e: Evidence) -> Iterator[Finding]:
+    """Matrices without decay; gains and biases with it; L2 in Adam's gradient."""
+    bare, gains, l2 = [], [], []
+    decays = False
+    for i, tensor in enumerate(e.tensors):
+        g = int(e.group[i])
+        if g >= len(e.groups) or not e.hyper("lr", g).any():
+            continue
+        group, wd = e.groups[g], float(e.hyper("weight_decay", g).max())
+        if not e.rotates[i]:
+            gains += [tensor.name] if wd > 0 else []
+        elif group.forecasts(len(tensor.shape)):
+            decays |= wd > 0
+            bare += [tensor.name] if wd == 0 and e.dense[i] else []
+            l2 += [tensor.name] if wd > 0 and group.group.optimizer == "adam_l2" else []
+    if bare:
+        yield Finding(
+            "no-decay",
+            "warning" if decays else "info",
+            bare[0],
+            f"weight_decay is 0 here{_more(bare)}" + (", and other layers decay" if decays else "")
+            + ": the norm grows and the effective learning rate falls as 1/√t",
+            "a weight decay above 0 on matrices",
+            "put it into the group of the other layers" if decays else "set one; `equipoise plan` says which",
+            "norm note, Weight Decay Controls The Effective Learning Rate",
+        )  # fmt: skip
+    if gains:
+        yield Finding(
+            "decay-on-gains",
+            "warning",
+            gains[0],
+            f"gains and biases decay{_more(gains)}",
+            "no decay on gains and biases",
+            "put them into a group of their own with weight_decay=0 (equipoise.param_groups does)",
+            f"{RE}, appendix C.2",
+        )
+    if l2:
+        yield Finding(
+            "adam-l2",
+            "warning",
+            l2[0],
+            f"weight_decay is added to the gradient and divided by √v{_more(l2)}",
+            "decoupled decay",
+            "use AdamW: with L2 neurons rotate at speeds that depend on the size of their gradients",
+            f"{RE}, appendix I",
+        )
+
+
+def check_memory(e: Evidence) -> Iterator[Finding]:
+    """Memory shorter than an epoch, where the run says how long that is."""
+    per_epoch = e.meta("steps_per_epoch")
+    if not isinstance(per_epoch, int | float) or not 0 < per_epoch < e.last:
+        return
+    for g, recorded in enumerate(e.groups):
+        layers = [i for i in e.layers if e.group[i] == g and e.forecasts(i)]
+        lost = recorded.group.decay_per_step(e.hyper("lr", g), e.hyper("weight_decay", g))[-max(1, e.last // 10) :]
+        if layers and lost.mean() > 0 and 1 / lost.mean() < per_epoch / 2:
+            time = 1 / float(lost.mean())
+            yield Finding(
+                "timescale-short",
+                "warning",
+                recorded.group.name or f"group {g}",
+                f"the timescale of memory is {time:,.0f} steps, {time / per_epoch:.2g} epochs",
+                "at least one epoch, so that every sample is remembered",
+                f"weight_decay of about {recorded.group.weight_decay * time / per_epoch:.2g} puts it at one epoch",
+                "Wang & Aitchison 2024, arXiv 2405.13698",
+            )
+
+
+def _more(names: list[str]) -> str:
+    rest = len(names) - 1
+    return f" ({rest} other tensor{'s' if rest > 1 else ''} too)" if rest else ""
+
+
+CHECKS = (check_decay, check_memory)

@@ -1,0 +1,39 @@
+"""Say what is wrong with a run, where, why, and what to do: `diagnose`."""
+
+from __future__ import annotations
+
+from equipoise.monitor import checks_dynamics, checks_faults, checks_settings
+from equipoise.monitor.evidence import Evidence
+from equipoise.monitor.run import Run
+from equipoise.planner.finding import SEVERITIES, Finding
+
+CHECKS = (*checks_faults.CHECKS, *checks_settings.CHECKS, *checks_dynamics.CHECKS)
+"""Every check, in the order that findings of one severity are shown in."""
+
+
+def review(run: Run) -> list[Finding]:
+    """What the rows of a run show, the worst first.
+
+    Args:
+        run: the run; it may still be written.
+    """
+    evidence = Evidence(run)
+    if not len(evidence.steps):
+        return []
+    found = [f for check in CHECKS for f in check(evidence)]
+    return sorted(found, key=lambda f: SEVERITIES.index(f.severity))
+
+
+def diagnose(run: Run) -> list[Finding]:
+    """What is wrong with a run: what its rows show now, and what was stored while it ran and is not among that.
+
+    Args:
+        run: the run; it may still be written.
+    """
+    found = review(run)
+    known = {(f.code, f.where) for f in found}
+    for finding in run.findings:
+        if (finding.code, finding.where) not in known:
+            known.add((finding.code, finding.where))
+            found.append(finding)
+    return sorted(found, key=lambda f: SEVERITIES.index(f.severity))
