@@ -13,6 +13,7 @@ import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +45,7 @@ class Cnn(nn.Module):
         super().__init__()
         widths = (1, 12, 24, 24)
         parts: list[nn.Module] = []
-        for i, (a, b) in enumerate(zip(widths[:-1], widths[1:], strict=True)):
+        for i, (a, b) in enumerate(pairwise(widths)):
             parts += [nn.Conv2d(a, b, 3, stride=1 + (i > 0), padding=1, bias=False), nn.BatchNorm2d(b), nn.ReLU()]
         self.body = nn.Sequential(*parts)
         self.head = nn.Linear(96, 10)

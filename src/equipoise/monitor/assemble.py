@@ -7,9 +7,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from equipoise.monitor.decompose import GroupStep, Walk, walks
+from equipoise.monitor.decompose import GroupStep
 from equipoise.monitor.layout import Column, Layout, TensorInfo
 from equipoise.monitor.measure import Frame
+from equipoise.monitor.owners import Owners
 from equipoise.monitor.quantities import (
     BY_NEURON,
     BY_SAMPLED,
@@ -23,6 +24,7 @@ from equipoise.monitor.quantities import (
     formulas,
     variation,
 )
+from equipoise.monitor.walks import Walks
 
 Array = NDArray[np.float64]
 
@@ -32,12 +34,12 @@ class Assembler:
 
     Args:
         frame: the tensors.
-        groups: how many groups the optimizer has.
-        neurons: whether to give quantiles and sampled neurons.
+        groups: how many groups the optimizers have.
+        roles: what each tensor is for, by the id of its parameter; others are told by shape and name.
     """
 
-    def __init__(self, frame: Frame, groups: int, neurons: bool) -> None:
-        self._frame = frame
+    def __init__(self, frame: Frame, groups: int, roles: dict[int, str]) -> None:
+        self._frame, self._roles = frame, roles
         tensors = frame.tensors
         self._group = np.array([t.group for t in tensors])
         self._ndim = np.array([t.p.ndim for t in tensors])
@@ -45,7 +47,7 @@ class Assembler:
         self._low = np.array([t.low for t in tensors])
         self._firsts = np.array([t.first for t in tensors])
         self._counts = np.array([t.rows for t in tensors])
-        self._matrices = [i for i, t in enumerate(tensors) if t.p.ndim > 1] if neurons else []
+        self._matrices = [i for i, t in enumerate(tensors) if t.p.ndim > 1] if frame.neurons else []
         self._quantiles = Quantiles(
             [tensors[i].first for i in self._matrices], [tensors[i].rows for i in self._matrices]
         )
@@ -53,9 +55,10 @@ class Assembler:
         shown = {tensors[i].first + n for i in self._matrices for n in frame.samples[i]}
         self._shown = np.array([row in shown for row in frame.sampled], dtype=bool)
         self._owner = np.searchsorted(self._firsts, frame.sampled, side="right") - 1
-        self._walks: tuple[Any, list[Walk]] = (None, [])
+        self._walks: Walks | None = None
+        self._held: dict[str, tuple[list[Any], NDArray[Any]]] = {}
         self.layout = self._layout(groups)
-        self.infos = [self._info(i) for i in range(len(tensors))]
+        self._is_matrix = (self._ndim > 1).astype(int)
 
     def _layout(self, groups: int) -> Layout:
         tensors = self._frame.tensors
@@ -71,62 +74,69 @@ class Assembler:
                 columns.append(Column(name, tensors[i].name, neuron=int(row - tensors[i].first)))
         return Layout(tuple(columns))
 
-    def _info(self, i: int) -> TensorInfo:
+    def _info(self, i: int, init_norm: float | None = None) -> TensorInfo:
         tensor = self._frame.tensors[i]
-        role = "matrix" if tensor.p.ndim > 1 else "bias" if tensor.name.endswith("bias") else "gain"
+        by_shape = "matrix" if tensor.p.ndim > 1 else "bias" if tensor.name.endswith("bias") else "gain"
+        role = self._roles.get(id(tensor.p), by_shape)
         neurons = self._frame.samples[i] if i in self._matrices else ()
-        dtype = str(tensor.p.dtype).removeprefix("torch.")
-        return TensorInfo(tensor.name, tuple(tensor.p.shape), role, tensor.group, neurons, {"dtype": dtype})
+        info = {"dtype": str(tensor.p.dtype).removeprefix("torch."), "update_scale": tensor.scale}
+        if init_norm is not None:
+            info["init_norm"] = init_norm
+        return TensorInfo(tensor.name, tuple(tensor.p.shape), role, tensor.group, neurons, info)
+
+    def infos(self, norms: dict[str, float]) -> list[TensorInfo]:
+        """What each tensor is.
+
+        Args:
+            norms: its norm when it was first seen, as far as that is known.
+        """
+        return [self._info(i, norms.get(t.name)) for i, t in enumerate(self._frame.tensors)]
 
     def cautious(self, steps: list[GroupStep]) -> NDArray[np.bool_]:
         """For each tensor whether its decay is cautious."""
-        return np.array([s.cautious for s in steps])[self._group]
+        return self._each("cautious", steps, bool)
 
-    def _expected(self, optimizer: Any) -> list[Walk]:
-        """Random walks' directions, looked up again when averaging factors change."""
-        key = [
-            [(k, g[k]) for k in ("betas", "momentum", "nesterov", "alpha") if k in g] for g in optimizer.param_groups
-        ]
-        if self._walks[0] != key:
-            shapes = [(t.group, tuple(t.p.shape), t.scale) for t in self._frame.tensors]
-            self._walks = key, walks(optimizer, shapes)
-        return self._walks[1]
+    def _each(self, name: str, steps: list[GroupStep], dtype: type = float) -> NDArray[Any]:
+        """One number of each tensor's group; most are the same at every step."""
+        values = [getattr(s, name) for s in steps]
+        held = self._held.get(name)
+        if held is None or held[0] != values:
+            held = self._held[name] = values, np.array(values, dtype=dtype)[self._group]
+        return held[1]
 
-    def hyper(self, optimizer: Any, steps: list[GroupStep]) -> Hyper:
+    def hyper(self, owners: Owners, steps: list[GroupStep]) -> Hyper:
         """The hyperparameters of each tensor in this step; no decay where there was no gradient."""
-        expected = self._expected(optimizer)
-        lost = np.array([[s.lost_of(1), s.lost_of(2)] for s in steps])[self._group, (self._ndim > 1).astype(int)]
-
-        def each(name: str, dtype: type = float) -> NDArray[Any]:
-            return np.array([getattr(s, name) for s in steps], dtype=dtype)[self._group]
-
+        if self._walks is None or not self._walks.fits(owners):
+            shapes = [(t.group, tuple(t.p.shape), t.scale) for t in self._frame.tensors]
+            self._walks = Walks(owners, shapes)
+        lost = np.array([[s.lost_of(1), s.lost_of(2)] for s in steps])[self._group, self._is_matrix]
         return Hyper(
-            lr=each("lr"),
-            weight_decay=each("weight_decay"),
+            lr=self._each("lr", steps),
+            weight_decay=self._each("weight_decay", steps),
             lost=np.where(self._frame.has_grad, lost, 0.0),
-            coupled=each("coupled", bool),
-            cautious=each("cautious", bool),
-            sign=np.where(each("maximize", bool), -1.0, 1.0),
-            square=np.array([w.square for w in expected]),
-            by_gradient=np.array([w.by_gradient for w in expected]),
-            sgd_like=np.array([w.sgd_like for w in expected]),
+            coupled=self._each("coupled", steps, bool),
+            cautious=self._each("cautious", steps, bool),
+            sign=1.0 - 2.0 * self._each("maximize", steps, bool),
+            square=self._walks.square(self._frame.ages),
+            by_gradient=self._walks.by_gradient,
+            sgd_like=self._walks.sgd_like,
         )
 
     def row(
         self,
         flat: NDArray[Any],
         hyper: Hyper,
-        has: tuple[NDArray[np.bool_], NDArray[np.bool_]],
-        scale: float,
+        has: tuple[NDArray[np.bool_], ...],
+        scale: Array,
         fixed: list[float],
     ) -> tuple[Array, dict[str, Array]]:
-        """One row of the layout, and the quantities of each tensor.
+        """One row of the layout, and the quantities of each tensor, with ‖w‖ before the step as "norm_before".
 
         Args:
             flat: the sums, as `Frame.flat` made them.
             hyper: hyperparameters of each tensor.
-            has: for each tensor whether it had a gradient, and momentum.
-            scale: what gradients were multiplied by.
+            has: for each tensor whether its optimizer stepped, and whether it had a gradient, and momentum.
+            scale: for each tensor what its gradient was multiplied by.
             fixed: the global numbers after the two balances, and those of the groups.
         """
         with np.errstate(all="ignore"):
@@ -134,12 +144,14 @@ class Assembler:
             totals = _cleaned(sums.tensors(), *has, scale)
             per = formulas(totals, hyper)
             per["unchanged"] = np.where(self._low, totals["same"] / self._sizes, np.nan)
+            angles = np.where(has[0][self._owner], angles, np.nan)
             per["angle"] = self._angles(angles)
+            per["norm_before"] = np.sqrt(totals["ww"])
             parts = [np.concatenate([per[q.name] for q in PER_TENSOR])]
             balance = float("nan")
             if self._matrices:
-                grad, momentum = (np.repeat(part, self._counts) for part in has)
-                rows = _cleaned(sums.rows(), grad, momentum, scale)
+                spread = [np.repeat(part, self._counts) for part in (*has, scale)]
+                rows = _cleaned(sums.rows(), *spread)
                 rows = formulas(rows, hyper.spread(self._counts), only=BY_SAMPLED)
                 balance = variation(rows["rotation"][self._in_matrix])
                 parts += [self._quantiles(rows[name]).reshape(-1) for name in BY_NEURON]
@@ -159,16 +171,21 @@ class Assembler:
 
 
 def _cleaned(
-    sums: dict[str, Array], grad: NDArray[np.bool_], momentum: NDArray[np.bool_], scale: float
+    sums: dict[str, Array],
+    stepped: NDArray[np.bool_],
+    grad: NDArray[np.bool_],
+    momentum: NDArray[np.bool_],
+    scale: Array,
 ) -> dict[str, Array]:
-    """Sums with gradients unscaled, NaN where there was none, and infinite where they are not finite.
+    """Sums with gradients unscaled, NaN where there was nothing, and infinite where gradients are not finite.
 
     NaN says "not measured", so that a gradient that is NaN itself is stored as infinite.
     """
     gg = sums["gg"] / scale**2
-    return sums | {
+    sums = sums | {
         "gg": np.where(grad, np.where(np.isfinite(gg), gg, np.inf), np.nan),
         "gw": np.where(grad, sums["gw"] / scale, np.nan),
         "mm": np.where(momentum, sums["mm"], np.nan),
         "gm": np.where(momentum, sums["gm"] / scale, np.nan),
     }
+    return sums if stepped.all() else {name: np.where(stepped, x, np.nan) for name, x in sums.items()}

@@ -1,15 +1,11 @@
-"""What an optimizer's groups say about a step: lr, decay, and how large a direction a random walk would have."""
+"""What an optimizer's groups say about a step: lr, and what decay takes of the weights."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
-from equipoise.planner.live import read_groups, stepping
-from equipoise.planner.setting import Group
-from equipoise.theory.directions import autocorrelation, direction
+from equipoise.planner.live import stepping
 
 DECOUPLED = ("adamw", "muon", "lion", "adafactor", "signsgdm", "sophia", "adan", "lamb")
 """Optimizers, by a part of their name, that do w ← (1 − lr·wd)w before their step. Adam, NAdam and RAdam say it."""
@@ -86,57 +82,3 @@ def _lost(kind: str, lr: float, wd: float, group: dict[str, Any]) -> float:
 
 def _number(value: Any) -> float:
     return float(value) if isinstance(value, float | int) else 0.0
-
-
-@dataclass(frozen=True)
-class Walk:
-    """What a random walk's direction is like, for one tensor.
-
-    Attributes:
-        square: R(0) = E‖u‖² of the direction; NaN where theory does not know it. Where `by_gradient`, R(0) / E‖g‖².
-        by_gradient: whether the direction's size follows the gradient's, as SGD's does.
-        sgd_like: whether the effective lr is η/‖w‖² rather than η/‖w‖.
-    """
-
-    square: float
-    by_gradient: bool
-    sgd_like: bool
-
-
-def walk(group: Group, shape: tuple[int, ...], update_scale: float = 1.0) -> Walk:
-    """The direction that theory expects of a group for a tensor of some shape.
-
-    Args:
-        group: the group in theory's words.
-        shape: of the tensor.
-        update_scale: by how much the optimizer scales lr for this shape, as Muon does.
-    """
-    sgd = group.optimizer == "sgdm"
-    size = int(np.prod(shape, dtype=np.int64)) if shape else 1
-    try:
-        if group.optimizer == "muon":
-            if len(shape) < 2:
-                return Walk(float("nan"), False, False)
-            square = float(min(shape[0], size // shape[0]))
-        else:
-            momentum = group.betas[0] if group.optimizer in ("sgdm", "signsgdm") else None
-            u = direction(group.optimizer, size=size, betas=group.betas, momentum=momentum, nesterov=group.nesterov)
-            square = float(autocorrelation(u)[0])
-    except (ValueError, KeyError):
-        square = float("nan")
-    return Walk(square * update_scale**2, sgd, sgd)
-
-
-def walks(optimizer: Any, shapes: list[tuple[int, tuple[int, ...], float]]) -> list[Walk]:
-    """The expected direction of each tensor.
-
-    Args:
-        optimizer: any optimizer.
-        shapes: group number, shape and scale of the update for each tensor.
-    """
-    groups = read_groups(optimizer)[0]
-    made: dict[tuple[Any, ...], Walk] = {}
-    for key in shapes:
-        if key not in made:
-            made[key] = walk(groups[key[0]], key[1], key[2])
-    return [made[key] for key in shapes]

@@ -51,3 +51,10 @@ class Faults:
             return
         log.warning("watching failed at step %d and goes on without it: %r", step, error, exc_info=error)
         self.note(notes.watch_failed(step, error, GIVE_UP), step)
+
+    def together(self, step: int) -> None:
+        """Count a failure that all processes know of, and note it where it was another's."""
+        self.count += 1
+        if not self.noted("watch-failed"):
+            error = RuntimeError("measuring failed on another process; its log says how")
+            self.note(notes.watch_failed(step, error, GIVE_UP), step)

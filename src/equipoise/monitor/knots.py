@@ -28,25 +28,38 @@ class Knots:
 
     def __init__(self, writer: RunWriter | None) -> None:
         self._writer = writer
-        self._groups = 0
+        self._step = 0
+        self._now: NDArray[np.float64] = np.empty((2, 0))  # lr and weight decay of each group
         self._anchor: tuple[int, NDArray[np.float64]] | None = None
         self._slope: NDArray[np.float64] | None = None
         self._last: tuple[int, NDArray[np.float64]] | None = None
         self._written = -1
 
-    def take(self, step: int, groups: Sequence[GroupStep]) -> None:
-        """Take in a step.
+    def take(self, step: int, first: int, groups: Sequence[GroupStep], total: int) -> None:
+        """Take in what an optimizer's groups say at a step.
 
         Args:
             step: its number.
-            groups: the numbers of each group; empty where they were not read.
+            first: number of its first group among all.
+            groups: the numbers of each of its groups; empty where they were not read.
+            total: how many groups there are in all.
         """
         if self._writer is None or not groups:
             return
-        now = np.array([g.lr for g in groups] + [g.weight_decay for g in groups])
-        if len(groups) != self._groups:
+        if step != self._step:
+            self._end_step()
+            self._step = step
+        if total != self._now.shape[1]:
             self.flush()
-            self._begin(len(groups))
+            self._begin(total)
+        for i, group in enumerate(groups, first):
+            self._now[0, i], self._now[1, i] = group.lr, group.weight_decay
+
+    def _end_step(self) -> None:
+        """See whether the step lies on the line."""
+        if self._now.size == 0:
+            return
+        step, now = self._step, self._now.copy()
         if self._anchor is None or self._last is None:
             self._anchor = (step, now)
             self._write(step, now)
@@ -62,12 +75,14 @@ class Knots:
 
     def flush(self) -> None:
         """Write the end of the line that is still open."""
+        if self._last is None or self._step > self._last[0]:
+            self._end_step()
         if self._last is not None:
             self._write(*self._last)
 
     def _begin(self, groups: int) -> None:
         assert self._writer is not None
-        self._groups, self._anchor, self._slope, self._last = groups, None, None, None
+        self._now, self._anchor, self._slope, self._last = np.zeros((2, groups)), None, None, None
         words = ("learning rate", "weight decay")
         self._writer.describe(
             quantities=[
@@ -81,5 +96,5 @@ class Knots:
 
     def _write(self, step: int, values: NDArray[np.float64]) -> None:
         if self._writer is not None and step > self._written:
-            self._writer.append(step, values, kind=KIND)
+            self._writer.append(step, values.reshape(-1), kind=KIND)
             self._written = step

@@ -42,8 +42,7 @@ class Logged:
             if isinstance(value, Tensor):
                 if value.numel() != 1:
                     raise ValueError(f"{name} has shape {tuple(value.shape)}: must be a number, or have one element")
-                whole = value.full_tensor() if hasattr(value, "full_tensor") else value  # type: ignore[attr-defined]
-                kept[name] = whole.detach().clone().reshape(())
+                kept[name] = value.detach().clone().reshape(())
             else:
                 try:
                     kept[name] = float(value)
@@ -89,3 +88,8 @@ class Logged:
 
 def _wide(x: Tensor) -> bool:
     return x.dtype == torch.float64
+
+
+def whole(value: Any) -> Any:
+    """A DTensor made whole, which all processes take part in; anything else as it is."""
+    return value.full_tensor() if hasattr(value, "full_tensor") else value

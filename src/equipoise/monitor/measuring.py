@@ -3,43 +3,29 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from equipoise.monitor import attach, quantities, spectrum
+from equipoise.monitor import quantities
+from equipoise.monitor.arrived import Arrived
 from equipoise.monitor.assemble import Assembler
 from equipoise.monitor.cadence import Cadence
-from equipoise.monitor.decompose import GroupStep
-from equipoise.monitor.faults import Faults
+from equipoise.monitor.decompose import GroupStep, group_step
 from equipoise.monitor.measure import Frame
-from equipoise.monitor.pending import Step
+from equipoise.monitor.owners import Owners
+from equipoise.monitor.pending import Step, Turn
+from equipoise.monitor.ranks import all_well
 from equipoise.monitor.recorded import META, UNTRAINED, record, untrained
-from equipoise.monitor.tensors import names_of
+from equipoise.monitor.spectra import Spectra
+from equipoise.monitor.tensors import names_of, roles_of
 from equipoise.monitor.writer import RunWriter
 
 
-@dataclass(frozen=True)
-class Arrived:
-    """A measured step whose numbers are there.
-
-    Attributes:
-        number: of the step.
-        row: one number for each column of the main layout.
-        per: each quantity of `quantities.PER_TENSOR`, a number for each tensor.
-        frame: the tensors.
-        skipped: whether the step changed nothing.
-    """
-
-    number: int
-    row: NDArray[np.float64]
-    per: dict[str, NDArray[np.float64]]
-    frame: Frame
-    skipped: bool
+class TogetherError(RuntimeError):
+    """Measuring failed on one process, and all of them know."""
 
 
 class Measuring:
@@ -47,121 +33,216 @@ class Measuring:
 
     Args:
         model: names the parameters.
-        optimizer: whose steps.
+        owners: the optimizers.
         neurons: how many neurons of each tensor to sample.
         spectra: measure singular values at each k-th measured step; None as many as the cadence pays for.
         cadence: what the time is told to.
         first: whether this is the process that writes.
+        norms: norms of tensors when they were first seen, of an earlier part of the run.
     """
 
     def __init__(
-        self, model: torch.nn.Module | None, optimizer: Any, neurons: int, spectra: int | None, cadence: Cadence,
-        first: bool,
+        self, model: torch.nn.Module | None, owners: Owners, neurons: int, spectra: int | None, cadence: Cadence,
+        first: bool, norms: dict[str, float],
     ) -> None:  # fmt: skip
-        self._model, self._neurons, self._spectra_every = model, neurons, spectra
-        self._cadence, self._first = cadence, first
+        self._model, self._owners, self._neurons, self._spectra_every = model, owners, neurons, spectra
+        self._cadence, self._first, self._norms = cadence, first, norms
         self.starts: dict[tuple[str, int], Tensor] = {}
         """Initial weights of the sampled neurons."""
-        self.frame = self._new_frame(optimizer)
+        self.frame = self._new_frame()
         self.open: Step | None = None
         """The step that is being taken, if it is measured."""
+        self._taken = [0] * len(owners)
         self._memories: list[quantities.MemorySoFar] = []
         self._assembler: Assembler | None = None
-        self._spectra: spectrum.Spectra | None = None
+        self._spectra: Spectra | None = None
+        self._chosen: list[int] = []
+        self._afforded = 0
         self._waiting: Step | None = None
         self._measured = 0
 
     @torch.no_grad()
-    def _new_frame(self, optimizer: Any) -> Frame:
-        return Frame(optimizer, names_of(self._model), self._neurons, self.starts)
+    def _new_frame(self) -> Frame:
+        return Frame(self._owners, names_of(self._model), self._neurons, self.starts)
 
     @property
     def takes_part(self) -> bool:
         """Whether this process measures at all: the first one, or where parameters are sharded all of them."""
         return self._first or self.frame.sharded
 
-    def remember(self, optimizer: Any, groups: list[GroupStep]) -> None:
-        """Count a step in each group's memory."""
-        self._memories += [quantities.MemorySoFar() for _ in range(len(self._memories), len(groups))]
-        for memory, step, group in zip(self._memories, groups, optimizer.param_groups, strict=False):
+    def count(self, owner: int, groups: list[GroupStep]) -> None:
+        """Count a step of one optimizer, and in each of its groups' memories where they could be read."""
+        self._taken[owner] += 1
+        missing = len(self._owners.param_groups) - len(self._memories)
+        self._memories += [quantities.MemorySoFar() for _ in range(missing)]
+        if not groups:
+            return
+        for i, step, group in zip(
+            self._owners.groups_of(owner), groups, self._owners.each[owner].param_groups, strict=True
+        ):
             # L2 in SGD's gradient is magnified by momentum as the gradient is.
             kept = 1.0 - float(group.get("momentum") or 0.0) if step.coupled else 1.0
-            memory.step(step.lr, step.lr * step.weight_decay / kept if step.coupled else step.lost)
+            self._memories[i].step(step.lr, step.lr * step.weight_decay / kept if step.coupled else step.lost)
 
-    def begin(
-        self, number: int, optimizer: Any, groups: list[GroupStep], closure: bool, writer: RunWriter | None
-    ) -> None:
-        """Measure what is there before a step.
+    # The step, in its order
+
+    def begin(self, number: int, writer: RunWriter | None) -> None:
+        """A step of training begins that is measured.
 
         Args:
             number: of the step.
-            optimizer: about to step.
-            groups: what its groups say.
-            closure: whether gradients come inside the step.
             writer: is told what the numbers will mean.
         """
-        if not self.frame.fits(optimizer):
-            self.frame, self._assembler = self._new_frame(optimizer), None
-        if self._assembler is None:
-            self._assembler = Assembler(self.frame, len(groups), self._neurons > 0)
-            self._spectra = None if self.frame.sharded else spectrum.Spectra(self.frame)
-            if writer is not None:
-                writer.describe(tensors=self._assembler.infos, quantities=attach.of_groups(optimizer))
-                writer.layout(self._assembler.layout)
-                writer.meta(META, record(optimizer))
-                writer.meta(UNTRAINED, untrained(names_of(self._model), self._model, optimizer))
-                if self._spectra is not None:
-                    writer.layout(self._spectra.layout)
-        self.open = Step(
-            number, self.frame, self._assembler, groups, closure, int(getattr(optimizer, "skipped", 0)),
-            scale=None if closure else getattr(optimizer, "grad_scale", None),
-        )  # fmt: skip
-        self.frame.before(optimizer, grads=not closure, cautious=any(g.cautious for g in groups))
-
-    def spectra(self, optimizer: Any, step: Step, writer: RunWriter | None) -> float:
-        """Measure singular values where it is their turn; seconds that it took."""
         self._measured += 1
-        spectra = self._spectra
-        if spectra is None:
-            return 0.0
-        chosen = spectra.due(self._spectra_every, self._measured, self._cadence.credit)
-        if not chosen:
-            return 0.0
-        start = time.perf_counter()
-        row = spectra.row(optimizer, chosen, step.groups)
+        owners = self._owners
+        if self._assembler is None or self._spectra is None or not self.frame.fits(owners):
+            assembler, spectra = self._renew(writer)
+        else:
+            assembler, spectra = self._assembler, self._spectra
+        afforded = self._afforded if self.frame.sharded else spectra.affords(self._cadence.credit)
+        self._chosen = spectra.due(self._spectra_every, self._measured, afforded)
+        groups = [group_step(one, group) for one in owners.each for group in one.param_groups]
+        self.open = Step(number, self.frame, assembler, groups, {})
+        self.frame.begin(cautious=any(g.cautious for g in groups))
+
+    def _renew(self, writer: RunWriter | None) -> tuple[Assembler, Spectra]:
+        """Look at the parameters again, and say what they are."""
+        error: Exception | None = None
+        try:
+            if not self.frame.fits(self._owners):
+                self._assembler = None
+                self.frame = self._new_frame()
+            assembler = Assembler(self.frame, len(self._owners.param_groups), roles_of(self._model))
+            spectra = Spectra(self.frame, self._first)
+        except Exception as caught:
+            error, assembler, spectra = caught, None, None
+        if self.frame.sharded and not all_well(error is None):
+            raise TogetherError("looking at the parameters failed on a process") from error
+        if error is not None or assembler is None or spectra is None:
+            raise error or RuntimeError("no parameters")
+        self._assembler, self._spectra = assembler, spectra
         if writer is not None:
-            writer.append(step.number, row, kind="slow")
+            writer.describe(tensors=assembler.infos(self._norms), quantities=self._owners.quantities)
+            writer.layout(assembler.layout)
+            writer.layout(spectra.layout)
+            writer.meta(META, record(self._owners.each))
+            writer.meta(UNTRAINED, untrained(names_of(self._model), self._model, self._owners.param_groups))
+        return assembler, spectra
+
+    def before(self, owner: int, closure: bool, groups: list[GroupStep]) -> None:
+        """Measure what is there before an optimizer steps.
+
+        Args:
+            owner: number of the optimizer.
+            closure: whether gradients come inside the step.
+            groups: what its groups say.
+        """
+        step = self.open
+        assert step is not None
+        step.turns[owner] = Turn.begin(self._owners.each[owner], closure)
+        where = self._owners.groups_of(owner)
+        step.groups[where.start : where.stop] = groups
+        if not step.failed:
+            self.frame.before(owner, self._taken[owner] - 1, grads=not closure)
+
+    def after(self, owner: int) -> None:
+        """Measure what an optimizer's step has done.
+
+        Args:
+            owner: number of the optimizer.
+        """
+        step = self.open
+        assert step is not None
+        turn = step.turns[owner]
+        turn.end(self._owners.each[owner])
+        try:
+            if not step.failed:
+                step.frame.after(owner, turn.closure, step.assembler.cautious(step.groups))
+        except Exception:
+            step.failed = True
+            raise
+        finally:
+            if step.frame.sharded or not step.failed:
+                self._measure_spectra(owner, step)
+
+    def _measure_spectra(self, owner: int, step: Step) -> None:
+        """Measure singular values where it is their turn; all processes do their part where tensors are sharded."""
+        chosen = [i for i in self._chosen if step.frame.tensors[i].owner == owner]
+        if not chosen or self._spectra is None or (not step.frame.sharded and step.turns[owner].skipped_for_sure):
+            return
+        start = time.perf_counter()
+        step.slow = self._spectra.empty() if step.slow is None else step.slow
+        self._spectra.measure(step.slow, self._owners, chosen, step.groups, step.failed)
         seconds = time.perf_counter() - start
-        spectra.learn(chosen, seconds)
-        return seconds
+        self._spectra.learn(chosen, seconds)
+        step.spectral += seconds
 
-    def send(self, optimizer: Any, step: Step) -> None:
-        """Start moving the sums off the device."""
-        groups = [[s.lr for s in step.groups], [s.weight_decay for s in step.groups]]
-        groups += [[m.effective_steps for m in self._memories], [m.init_share for m in self._memories]]
-        fixed = (self._cadence.step_time, self._cadence.share, *(x for part in groups for x in part))
-        step.send(optimizer, self._first, self._cadence.account, fixed)
+    def let_go(self, owner: int) -> None:
+        """Give back the memory of one optimizer's step."""
+        self.frame.let_go(owner)
+
+    def send(self, writer: RunWriter | None) -> Step:
+        """Start moving the sums off the device; the step is over.
+
+        Args:
+            writer: where spectra go.
+        """
+        step, self.open = self.open, None
+        assert step is not None
+        owners, cadence = len(self._owners), self._cadence
+        afforded = self._spectra.affords(cadence.credit) if self._spectra and step.frame.sharded else 0
+        words = (*cadence.account, float(afforded))
+        error: Exception | None = None
+        flat = None
+        try:
+            if not step.failed:
+                groups = [[s.lr for s in step.groups], [s.weight_decay for s in step.groups]]
+                groups += [[m.effective_steps for m in self._memories], [m.init_share for m in self._memories]]
+                fixed = (cadence.step_time, cadence.share, *(x for part in groups for x in part))
+                hyper = step.assembler.hyper(self._owners, step.groups)
+                flat = step.pack(hyper, owners, self._first, words, fixed)
+                if writer is not None and step.slow is not None:
+                    writer.append(step.number, step.slow, kind="slow")
+        except Exception as caught:
+            error, step.failed = caught, True
+        step.send(step.nothing(owners, self._first, words) if flat is None or step.failed else flat, owners)
         self._waiting = step
+        if error is not None:
+            raise error
+        return step
 
-    def receive(self, faults: Faults) -> Arrived | None:
-        """The step whose numbers wait, where this process writes it; the next step to measure is chosen by it."""
+    def receive(self, writer: RunWriter | None) -> Arrived | None:
+        """The step whose numbers waited; the next step to measure is chosen by it.
+
+        Args:
+            writer: is told the norms that tensors begin with.
+        """
         step, self._waiting = self._waiting, None
         if step is None:
             return None
         sent = step.receive()
         self._cadence.plan(step.number, sent.account if step.frame.sharded else None)
-        if step.frame.sharded and sent.failed:
-            faults.count += 1  # counted by all processes alike, so that all give up together
+        self._afforded = sent.spectra
         if sent.failed or not self._first:
-            return None
+            return Arrived(step.number, np.zeros(0), {}, step.frame, False, sent.failed)
         row, per = step.row(sent)
-        return Arrived(step.number, row, per, step.frame, sent.skipped)
+        self._tell_norms(step, per["norm_before"], writer)
+        return Arrived(step.number, row, per, step.frame, bool(sent.skipped.any()), False)
 
-    def failed(self, faults: Faults) -> None:
-        """Measuring failed here: leave the step, but where other processes wait for its sums."""
-        if self.open is not None:
-            self.open.failed = True
-            if not self.frame.sharded:
-                self.open = None
-        if not self.frame.sharded:
-            faults.count += 1
+    def _tell_norms(self, step: Step, norms: NDArray[np.float64], writer: RunWriter | None) -> None:
+        if len(self._norms) >= len(step.frame.tensors) and all(t.name in self._norms for t in step.frame.tensors):
+            return
+        new = {t.name: float(n) for t, n in zip(step.frame.tensors, norms, strict=True) if np.isfinite(n)}
+        new = {name: n for name, n in new.items() if name not in self._norms}
+        self._norms |= new
+        if writer is not None:
+            writer.describe(tensors=[t for t in step.assembler.infos(self._norms) if t.name in new])
+
+    def failed(self) -> bool:
+        """Measuring failed here: leave the step, but where other processes wait; whether it is left."""
+        if self.frame.sharded:
+            if self.open is not None:
+                self.open.failed = True
+            return False
+        self.open = None
+        return True

@@ -23,17 +23,58 @@ class Sent:
 
     Attributes:
         numbers: the sums, as `Frame.flat` made them.
-        scale: what gradients were multiplied by.
-        skipped: whether the step changed nothing.
+        scales: for each optimizer what gradients were multiplied by.
+        skipped: for each optimizer whether its step changed nothing.
         failed: whether measuring failed on any process.
         account: the first process's `Cadence.account`.
+        spectra: of how many tensors it wants spectra next.
     """
 
     numbers: NDArray[Any]
-    scale: float
-    skipped: bool
+    scales: NDArray[np.float64]
+    skipped: NDArray[np.bool_]
     failed: bool
     account: tuple[float, float, float]
+    spectra: int
+
+
+@dataclass
+class Turn:
+    """What one optimizer does in a step.
+
+    Attributes:
+        closure: whether gradients come inside the step.
+        skips: how many steps the optimizer had skipped before.
+        scale: what gradients are multiplied by; None for 1.
+        skipped: whether it changed nothing; a tensor where the device knows.
+    """
+
+    closure: bool
+    skips: int
+    scale: Any = None
+    skipped: Any = 0.0
+
+    @staticmethod
+    def begin(optimizer: Any, closure: bool) -> Turn:
+        """What is known before.
+
+        Args:
+            optimizer: about to step.
+            closure: whether it was given a closure.
+        """
+        scale = None if closure else getattr(optimizer, "grad_scale", None)
+        return Turn(closure, int(getattr(optimizer, "skipped", 0)), scale)
+
+    def end(self, optimizer: Any) -> None:
+        """Take note of what is known after; GradScaler takes its word back soon."""
+        infinite = getattr(optimizer, "found_inf", None)
+        self.skipped = float(int(getattr(optimizer, "skipped", 0)) > self.skips) if infinite is None else infinite
+
+    @property
+    def skipped_for_sure(self) -> bool:
+        """Whether it changed nothing, as far as is known without waiting for a device."""
+        away = isinstance(self.skipped, Tensor) and self.skipped.device.type != "cpu"
+        return not away and bool(self.skipped)
 
 
 @dataclass
@@ -45,42 +86,63 @@ class Step:
         frame: its tensors.
         assembler: makes its row.
         groups: the numbers of each group.
-        closure: whether gradients come inside the step.
-        skips: how many steps the optimizer had skipped before.
-        scale: what gradients are multiplied by; None for 1.
+        turns: what each optimizer that has stepped did.
         failed: whether measuring it failed.
+        seconds: that watching took for it.
+        spectral: of them for spectra.
+        slow: the row of spectra, where some were measured.
     """
 
     number: int
     frame: Frame
     assembler: Assembler
     groups: list[GroupStep]
-    closure: bool
-    skips: int
-    scale: Any = None
+    turns: dict[int, Turn]
     failed: bool = False
+    seconds: float = 0.0
+    spectral: float = 0.0
+    slow: NDArray[np.float64] | None = None
     _flat: Tensor | None = None
     _arrived: Any = None
     _hyper: Hyper | None = None
-    _has: tuple[NDArray[np.bool_], NDArray[np.bool_]] | None = None
     _fixed: tuple[float, ...] = ()
+    _has: tuple[NDArray[np.bool_], ...] = ()
+    _owners: int = 1
 
-    def send(self, optimizer: Any, first: bool, account: tuple[float, float, float], fixed: tuple[float, ...]) -> None:
-        """Start moving the sums off the device, summed over all processes where parameters are sharded.
+    def pack(
+        self, hyper: Hyper, owners: int, first: bool, words: tuple[float, ...], fixed: tuple[float, ...]
+    ) -> Tensor:
+        """All numbers of the step in one flat tensor.
 
         Args:
-            optimizer: has just stepped.
+            hyper: hyperparameters of each tensor.
+            owners: how many optimizers there are.
             first: whether this is the first process, whose word counts for what is not a sum.
-            account: this process's `Cadence.account`.
+            words: what it has to say: its `Cadence.account`, and how many spectra are measured next.
             fixed: numbers of the row that are known already.
         """
-        self._hyper = self.assembler.hyper(optimizer, self.groups)
-        self._has, self._fixed = (self.frame.has_grad, self.frame.has_momentum), fixed
-        skipped = float(int(getattr(optimizer, "skipped", 0)) > self.skips)
-        infinite = getattr(optimizer, "found_inf", None)
-        scale = 1.0 if self.scale is None else self.scale
-        words = [scale, *account] if first else [0.0] * 4
-        flat = self.frame.flat([skipped if infinite is None else infinite, float(self.failed), *words])
+        self._hyper, self._fixed = hyper, fixed
+        frame = self.frame
+        self._has = frame.stepped, frame.has_grad, frame.has_momentum
+        turns = [self.turns.get(k) for k in range(owners)]
+        skipped = [0.0 if t is None else t.skipped for t in turns]
+        scales = [1.0 if t is None or t.scale is None else t.scale for t in turns]
+        said = [*scales, *words] if first else [0.0] * (owners + len(words))
+        return frame.flat([*skipped, float(self.failed), *said])
+
+    def nothing(self, owners: int, first: bool, words: tuple[float, ...]) -> Tensor:
+        """As `pack`, for a step whose measuring failed here; arguments as there."""
+        said = [1.0] * owners + list(words) if first else [0.0] * (owners + len(words))
+        return self.frame.nothing([0.0] * owners + [1.0, *said])
+
+    def send(self, flat: Tensor, owners: int) -> None:
+        """Start moving the numbers off the device, summed over all processes where parameters are sharded.
+
+        Args:
+            flat: the numbers.
+            owners: how many optimizers there are.
+        """
+        self._owners = owners
         if self.frame.sharded:
             reduce_all(flat)
         if flat.is_cuda:  # moved while training goes on, and waited for at the next step
@@ -95,9 +157,11 @@ class Step:
         assert self._flat is not None
         if self._arrived is not None:
             self._arrived.synchronize()
-        numbers = self._flat.numpy()
-        skipped, failed, scale, *account = numbers[self.frame.numbers :].tolist()
-        return Sent(numbers, scale, skipped != 0.0, failed != 0.0, (account[0], account[1], account[2]))
+        numbers, n = self._flat.numpy(), self._owners
+        tail = numbers[self.frame.numbers :].astype(np.float64)
+        cost, left, step_time, spectra = tail[2 * n + 1 :].tolist()
+        scales, skipped = tail[n + 1 : 2 * n + 1], tail[:n] != 0.0
+        return Sent(numbers, scales, skipped, tail[n] != 0.0, (cost, left, step_time), int(spectra))
 
     def row(self, sent: Sent) -> tuple[NDArray[np.float64], dict[str, NDArray[np.float64]]]:
         """The row of the step, and the quantities of each tensor.
@@ -106,6 +170,7 @@ class Step:
             sent: what has arrived.
         """
         assert self._hyper is not None
-        assert self._has is not None
-        hyper = self._hyper.still() if sent.skipped else self._hyper
-        return self.assembler.row(sent.numbers, hyper, self._has, sent.scale, [float(sent.skipped), *self._fixed])
+        skipped = bool(sent.skipped.any())
+        hyper = self._hyper.still(sent.skipped[self.frame.owner]) if skipped else self._hyper
+        fixed = [float(skipped), *self._fixed]
+        return self.assembler.row(sent.numbers, hyper, self._has, sent.scales[self.frame.owner], fixed)

@@ -80,9 +80,9 @@ class Hyper:
         """Each entry repeated for the neurons of its tensor."""
         return Hyper(**{name: np.repeat(value, counts) for name, value in vars(self).items()})
 
-    def still(self) -> Hyper:
-        """As in a step that was skipped: nothing decayed."""
-        return replace(self, lost=np.zeros_like(self.lost))
+    def still(self, which: NDArray[np.bool_]) -> Hyper:
+        """As in a step that was skipped: nothing of these decayed."""
+        return replace(self, lost=np.where(which, 0.0, self.lost))
 
 
 def formulas(s: dict[str, Array], h: Hyper, *, only: Sequence[str] | None = None) -> dict[str, Array]:

@@ -1,6 +1,8 @@
-"""Several processes: who writes, and sums over all of them."""
+"""Several processes: who writes, sums over all of them, and tensors made whole."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import torch.distributed as dist
 from torch import Tensor
@@ -26,3 +28,28 @@ def same_everywhere(number: int) -> int:
     said = [number]
     dist.broadcast_object_list(said, src=0)
     return said[0]
+
+
+def all_well(well: bool) -> bool:
+    """Whether all is well on all processes."""
+    count = rank_of()[1]
+    if count == 1:
+        return well
+    said: list[Any] = [None] * count
+    dist.all_gather_object(said, well)
+    return all(said)
+
+
+def gathered(part: Tensor, like: Any) -> Tensor:
+    """A tensor whole, from the parts that lie on the processes as those of a DTensor do.
+
+    Args:
+        part: the part here.
+        like: the DTensor.
+    """
+    from torch.distributed.tensor import DTensor
+
+    whole = DTensor.from_local(
+        part, like.device_mesh, like.placements, run_check=False, shape=like.shape, stride=like.stride()
+    )
+    return whole.full_tensor()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
@@ -58,37 +59,39 @@ class Recorded:
         return self.move != "constrain" and not self.turns(ndim)
 
 
-def record(optimizer: Any) -> dict[str, Any]:
-    """What to remember of an optimizer, as JSON can hold it.
+def record(optimizers: Sequence[Any]) -> dict[str, Any]:
+    """What to remember of the optimizers, as JSON can hold it; groups are counted through.
 
     Args:
-        optimizer: any torch optimizer.
+        optimizers: torch optimizers.
     """
-    inner = stepping(optimizer)
-    groups, assumptions = read_groups(optimizer)
-    unknown = any("not known to the theory" in note for note in assumptions)
-    wrapped = type(optimizer).__name__ == "Rotational"
-    own = []
-    for read, group in zip(groups, inner.param_groups, strict=True):
-        move = "rotate" if wrapped else type(getattr(inner, "move", None)).__name__.lower()
-        angle = group.get("angle")
-        own.append(
-            {"group": asdict(read), "move": "decay" if move == "nonetype" else move, "rotate": group.get("rotate"),
-             "angle": float(angle) if isinstance(angle, float | int) else None, "known": not unknown,
-             "maximize": bool(group.get("maximize"))}
-        )  # fmt: skip
-    return {"groups": own, "assumptions": list(assumptions)}
+    own, said = [], []
+    for optimizer in optimizers:
+        inner = stepping(optimizer)
+        groups, assumptions = read_groups(optimizer)
+        said += [note for note in assumptions if note not in said]
+        unknown = any("not known to the theory" in note for note in assumptions)
+        wrapped = type(optimizer).__name__ == "Rotational"
+        move = "rotate" if wrapped else type(inner.move).__name__.lower() if hasattr(inner, "move") else "decay"
+        for read, group in zip(groups, inner.param_groups, strict=True):
+            angle = group.get("angle")
+            own.append(
+                {"group": asdict(read), "move": move, "rotate": group.get("rotate"),
+                 "angle": float(angle) if isinstance(angle, float | int) else None, "known": not unknown,
+                 "maximize": bool(group.get("maximize"))}
+            )  # fmt: skip
+    return {"groups": own, "assumptions": said}
 
 
-def untrained(names: dict[int, str], model: Any, optimizer: Any) -> dict[str, list[str]]:
+def untrained(names: dict[int, str], model: Any, groups: list[dict[str, Any]]) -> dict[str, list[str]]:
     """The names of a model's parameters that nothing trains.
 
     Args:
         names: of each parameter by its id.
         model: the model, or None.
-        optimizer: the optimizer.
+        groups: those of the optimizers.
     """
-    has = {id(p) for group in optimizer.param_groups for p in group["params"]}
+    has = {id(p) for group in groups for p in group["params"]}
     found: dict[str, list[str]] = {"frozen": [], "left_out": []}
     for p in [] if model is None else model.parameters():
         kind = "frozen" if not p.requires_grad else "left_out" if id(p) not in has else None

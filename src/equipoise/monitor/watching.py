@@ -5,26 +5,25 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Mapping
+from functools import partial
 from typing import Any, Self
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from equipoise.monitor import attach, notes, quantities, spectrum
+from equipoise.monitor import quantities, spectrum
 from equipoise.monitor.cadence import Cadence
 from equipoise.monitor.decompose import group_step
 from equipoise.monitor.faults import Faults
 from equipoise.monitor.knots import Knots
-from equipoise.monitor.logged import Logged
-from equipoise.monitor.measuring import Measuring
+from equipoise.monitor.logged import Logged, whole
+from equipoise.monitor.measuring import Measuring, TogetherError
+from equipoise.monitor.owners import Owners, cheap, has_closure
 from equipoise.monitor.ranks import rank_of, same_everywhere
+from equipoise.monitor.resume import earlier
 from equipoise.monitor.writer import RunWriter
 from equipoise.planner.finding import Finding
 from equipoise.theory import _check
-
-LOST = 0.5
-"""Share of weights that low precision may leave unchanged before it is a finding."""
 
 
 def watch(
@@ -46,7 +45,7 @@ def watch(
 
     Args:
         model: names the parameters; may be compiled, or wrapped by DDP or FSDP2. None: they are called by number.
-        optimizer: any torch optimizer, or accelerate's.
+        optimizer: any torch optimizer, or accelerate's; or a list of them, as Muon for matrices and AdamW for the rest.
         path: directory of the run.
         every: measure each k-th step, and the first. Default: steps 1, 2, 4, …, 64, then as many as `overhead`
             pays for.
@@ -95,21 +94,22 @@ class Watch:
         meta: Mapping[str, Any] | None,
         strict: bool,
     ) -> None:
-        self._optimizer = attach.hooked(optimizer)
+        owners = self._owners = Owners(optimizer)
         rank, _ = rank_of()
-        self.step = attach.last_step(path) if resume is True else int(resume)
-        """Number of the last step that was taken."""
-        if attach.sharded(self._optimizer):
+        last, norms = (0, {}) if resume is False else earlier(path)
+        self.step = last if resume is True else int(resume)
+        """Number of the last step that was taken, or is being taken."""
+        if owners.sharded:
             self.step = same_everywhere(self.step)
         self._cadence = Cadence(every, overhead, self.step)
         spectra = None if spectra is None else _check.whole("spectra", spectra)
         neurons = _check.whole("neurons", neurons)
-        self._measuring = Measuring(model, self._optimizer, neurons, spectra, self._cadence, rank == 0)
+        self._measuring = Measuring(model, owners, neurons, spectra, self._cadence, rank == 0, norms)
         self._writer: RunWriter | None = None
         if rank == 0:
             described = [*quantities.GLOBAL, *quantities.PER_TENSOR, *spectrum.QUANTITIES]
             self._writer = RunWriter(
-                path, meta={"optimizer": type(self._optimizer).__name__, "torch": torch.__version__} | dict(meta or {}),
+                path, meta={"optimizer": owners.name, "torch": torch.__version__} | dict(meta or {}),
                 quantities=described, resume=resume, strict=strict,
             )  # fmt: skip
         self._faults = Faults(self._writer, strict)
@@ -118,10 +118,11 @@ class Watch:
         self._own = 0.0
         self._tick: float | None = None
         self._closed = False
-        self._handles = [
-            self._optimizer.register_step_pre_hook(torch.compiler.disable(self._before)),
-            self._optimizer.register_step_post_hook(torch.compiler.disable(self._after)),
-        ]
+        self._handles: list[Any] = []
+        for k, one in enumerate(owners.each):
+            before, after = partial(self._before, k), partial(self._after, k)
+            self._handles.append(one.register_step_pre_hook(torch.compiler.disable(before)))
+            self._handles.append(one.register_step_post_hook(torch.compiler.disable(after)))
 
     # What a user calls
 
@@ -133,9 +134,10 @@ class Watch:
         Args:
             numbers: by name: a number, or a tensor with one element.
         """
-        if self._writer is None or self._closed:
+        if self._closed:
             return
         try:
+            numbers = {name: whole(value) for name, value in numbers.items()}  # all processes must take part in this
             self._logged.add(self.step, numbers)
         except Exception as error:
             self._fail(error)
@@ -151,6 +153,7 @@ class Watch:
         for handle in self._handles:
             handle.remove()
         try:
+            self._send()
             self._finish()
             self._logged.flush()
             self._knots.flush()
@@ -181,68 +184,95 @@ class Watch:
     # Hooks
 
     @torch.no_grad()
-    def _before(self, optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def _before(self, owner: int, optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         start = time.perf_counter()
+        measuring = self._measuring
+        try:
+            new = self._owners.begins(owner)
+            due = self._new_step(start) if new else measuring.open is not None
+            readable = due or cheap(optimizer)
+            groups = [group_step(optimizer, g) for g in optimizer.param_groups] if readable else []
+            measuring.count(owner, groups)
+            self._knots.take(self.step, self._owners.groups_of(owner).start, groups, len(self._owners.param_groups))
+            if due and new:
+                measuring.begin(self.step, self._writer)
+            if due:
+                measuring.before(owner, has_closure(args, kwargs), groups)
+        except Exception as error:
+            self._fail(error)
+        self._count(start)
+
+    @torch.no_grad()
+    def _after(self, owner: int, optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if self._measuring.open is None:
+            return
+        start = time.perf_counter()
+        try:
+            self._measuring.after(owner)
+        except Exception as error:
+            self._fail(error)
+        if not self._keeps:
+            self._measuring.let_go(owner)
+        self._count(start)
+        if self._owners.complete:
+            self._send()
+
+    def _new_step(self, start: float) -> bool:
+        """End the step before, and begin the next; whether it is measured."""
         if self._tick is not None:
             self._cadence.trained_for(max(0.0, start - self._tick - self._own))
         self._tick, self._own = start, 0.0
-        measuring = self._measuring
-        try:
-            self._finish()
-            self.step += 1
-            due = not self._faults.too_many and self._cadence.due(self.step) and measuring.takes_part
-            groups = (
-                [group_step(optimizer, g) for g in optimizer.param_groups] if due or attach.cheap(optimizer) else []
-            )
-            measuring.remember(optimizer, groups)
-            self._knots.take(self.step, groups)
-            if due:
-                measuring.begin(self.step, optimizer, groups, attach.has_closure(args, kwargs), self._writer)
-        except Exception as error:
-            self._fail(error)
-        self._own += time.perf_counter() - start
-        if measuring.open is None:
-            self._cadence.also(self._own)
+        self._send()  # where not all optimizers stepped
+        self.step += 1
+        self._finish()
+        return not self._faults.too_many and self._cadence.due(self.step) and self._measuring.takes_part
 
-    @torch.no_grad()
-    def _after(self, optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        measuring = self._measuring
-        if measuring.open is None:
+    def _send(self) -> None:
+        """Send the step that is being measured on its way."""
+        step, start = self._measuring.open, time.perf_counter()
+        if step is None:
             return
-        start = time.perf_counter()
-        step, measuring.open = measuring.open, None
-        spectral = 0.0
         try:
-            if not step.failed:
-                step.frame.after(optimizer, step.closure, step.assembler.cautious(step.groups))
-                spectral = measuring.spectra(optimizer, step, self._writer)
-        except Exception as error:
-            step.failed = True
-            self._fail(error)
-        try:
-            measuring.send(optimizer, step)
+            self._measuring.send(self._writer)
         except Exception as error:
             self._fail(error)
-        if not (self._cadence.every == 1 and self._faults.count == 0):  # kept where the next step needs it again
+        if not self._keeps:
             step.frame.release()
-        self._own += time.perf_counter() - start
-        self._cadence.watched_for(self._own, spectral)
+        seconds = time.perf_counter() - start
+        self._own += seconds
+        self._cadence.watched_for(step.seconds + seconds, step.spectral)
+
+    @property
+    def _keeps(self) -> bool:
+        """Whether the memory of a step is kept, as the next one needs it again."""
+        return self._cadence.every == 1 and self._faults.count == 0
+
+    def _count(self, start: float) -> None:
+        """Count the time since then as watching's own."""
+        seconds = time.perf_counter() - start
+        self._own += seconds
+        step = self._measuring.open
+        if step is None:
+            self._cadence.also(seconds)
+        else:
+            step.seconds += seconds
 
     def _finish(self) -> None:
         """Store the step whose numbers wait."""
-        arrived = self._measuring.receive(self._faults)
-        if arrived is None or self._writer is None:
+        arrived = self._measuring.receive(self._writer)
+        if arrived is None:
+            return
+        if arrived.failed and arrived.frame.sharded:  # counted by all processes alike, so that all give up together
+            self._faults.together(arrived.number)
+        if arrived.failed or self._writer is None:
             return
         self._writer.append(arrived.number, arrived.row)
         self._logged.flush()
-        if not arrived.skipped and not self._faults.noted("update-lost"):
-            lost = np.nan_to_num(arrived.per["unchanged"]) * (arrived.per["grad_norm"] > 0)
-            worst = int(np.argmax(lost))
-            tensor = arrived.frame.tensors[worst]
-            if lost[worst] > LOST:
-                found = notes.update_lost(tensor.name, arrived.number, float(lost[worst]), str(tensor.p.dtype), LOST)
-                self._faults.note(found, self.step)
+        lost = None if self._faults.noted("update-lost") else arrived.update_lost
+        if lost is not None:
+            self._faults.note(lost, self.step)
 
     def _fail(self, error: Exception) -> None:
         self._faults.fail(error, self.step)
-        self._measuring.failed(self._faults)
+        if self._measuring.failed() or isinstance(error, TogetherError):
+            self._faults.count += 1

@@ -1,0 +1,183 @@
+"""Whose turn it is to have its spectrum measured, and where its weight, change and momentum are taken from."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from equipoise.monitor.decompose import GroupStep
+from equipoise.monitor.layout import Column, Layout
+from equipoise.monitor.measure import Frame
+from equipoise.monitor.owners import Owners
+from equipoise.monitor.ranks import gathered, reduce_all
+from equipoise.monitor.sources import momentum_of, state_of
+from equipoise.monitor.spectrum import NAMES, facts
+from equipoise.monitor.tensors import Watched, like, local
+
+LARGEST = 2048
+"""Matrices whose smaller side is longer than this have no spectrum measured."""
+
+
+class Spectra:
+    """Takes the tensors of a frame in turn, as many at a time as it is given seconds for.
+
+    Where parameters are sharded, one tensor after the other is gathered, and the first process measures it.
+
+    Args:
+        frame: the tensors.
+        first: whether this is the first process.
+    """
+
+    def __init__(self, frame: Frame, first: bool) -> None:
+        self._frame, self._first = frame, first
+        self._turn = 0
+        self._rate = 3e-9
+        """Seconds for one multiplication of the Gram matrices; learned."""
+        columns = [Column(q, t.name) for t in frame.tensors for q in NAMES]
+        self.layout = Layout(tuple(columns), kind="slow")
+
+    @property
+    def count(self) -> int:
+        """How many tensors there are."""
+        return len(self._frame.tensors)
+
+    def cost(self, index: int) -> float:
+        """Seconds that a tensor is expected to take."""
+        p = self._frame.tensors[index].p
+        shape, size = p.shape, p.numel()
+        return self._rate * size * (min(shape[0], size // shape[0]) if self._fits(p) else 1) + 1e-4
+
+    def affords(self, credit: float) -> int:
+        """How many tensors, from the one whose turn it is, the seconds go for."""
+        for k in range(self.count):
+            credit -= self.cost((self._turn + k) % self.count)
+            if credit < 0:
+                return k
+        return self.count
+
+    def due(self, every: int | None, measured: int, afforded: int) -> list[int]:
+        """The tensors that are measured now.
+
+        Args:
+            every: all of them at each k-th measured step, 0 never, None as many as are afforded.
+            measured: how many steps have been measured, with this one.
+            afforded: how many.
+        """
+        if every is None:
+            start, self._turn = self._turn, (self._turn + afforded) % self.count
+            return [(start + k) % self.count for k in range(afforded)]
+        return list(range(self.count)) if every and (measured - 1) % every == 0 else []
+
+    def learn(self, indices: list[int], seconds: float) -> None:
+        """Take in how long some tensors took."""
+        expected = sum(self.cost(i) for i in indices)
+        if expected > 0:
+            self._rate *= min(4.0, max(0.25, seconds / expected))
+
+    @staticmethod
+    def _fits(p: Tensor) -> bool:
+        return p.ndim > 1 and min(p.shape[0], p.numel() // p.shape[0]) <= LARGEST
+
+    def empty(self) -> NDArray[np.float64]:
+        """A row of the layout in which nothing is measured."""
+        return np.full(self.count * len(NAMES), np.nan)
+
+    def measure(
+        self, row: NDArray[np.float64], owners: Owners, indices: list[int], steps: list[GroupStep], failed: bool
+    ) -> None:
+        """Put the numbers of some tensors into a row.
+
+        Args:
+            row: of the layout.
+            owners: the optimizers; those of the tensors have just stepped.
+            indices: the tensors.
+            steps: the numbers of each group in this step.
+            failed: whether measuring failed on this process: it only does its part for the others then.
+        """
+        error: Exception | None = None
+        for i in indices:
+            tensor = self._frame.tensors[i]
+            if not hasattr(tensor.p, "placements") and not self._first:
+                continue  # a parameter that every process has whole
+            found: dict[str, float] = {}
+            here: tuple[Tensor, ...] = ()
+            # What fails here must not keep the others waiting: they get zeros, and the error is raised at the end.
+            try:
+                if not failed:
+                    found, here = self._eps(tensor, owners, steps[tensor.group].eps), self._here(i, owners)
+            except Exception as caught:
+                error, failed = caught, True
+            found = _shared_eps(found, tensor)
+            parts = self._whole(tensor, here)
+            try:
+                if self._first and not failed:
+                    found |= _facts(parts, steps[tensor.group], tensor.p.ndim)
+                    for name, value in found.items():
+                        row[i * len(NAMES) + NAMES.index(name)] = value
+            except Exception as caught:
+                error, failed = caught, True
+        if error is not None:
+            raise error
+
+    def _here(self, index: int, owners: Owners) -> tuple[Tensor, ...]:
+        """Weight, change and momentum of a tensor on this process; nothing where its spectrum is not measured."""
+        tensor = self._frame.tensors[index]
+        if not self._fits(tensor.p):
+            return ()
+        weight = _working(tensor.local)
+        change = torch.zeros_like(weight)
+        if tensor.counts and weight.numel():
+            change = self._frame.change_of(index).reshape(weight.shape).to(weight.dtype)
+        momentum = momentum_of(state_of(owners.each[tensor.owner], tensor.p), tensor.p)
+        more = () if momentum is None else (local(like(momentum, tensor.p)).to(weight.dtype),)
+        return weight, change, *more
+
+    def _whole(self, tensor: Watched, here: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        """The same of the whole tensor; every process takes part three times, whatever it has."""
+        if not hasattr(tensor.p, "placements") or not self._fits(tensor.p):
+            return here
+        nothing = torch.zeros_like(_working(tensor.local))
+        padded = (*here, *[nothing] * (3 - len(here)))
+        return tuple(gathered(x, tensor.p) for x in padded)[: len(here)]
+
+    def _eps(self, tensor: Watched, owners: Owners, eps: float) -> dict[str, float]:
+        """How many weights have √v̂ < ε on this process, and of how many; nothing without second moments."""
+        state = state_of(owners.each[tensor.owner], tensor.p)
+        v, t = state.get("exp_avg_sq"), state.get("step")
+        betas = owners.param_groups[tensor.group].get("betas")
+        if not isinstance(v, Tensor) or t is None or betas is None or v.shape != tensor.p.shape:
+            return {}
+        if not tensor.counts:
+            return {"below": 0.0, "of": 0.0}
+        v = local(v)
+        correction = 1.0 - float(betas[1]) ** float(t)
+        return {"below": float((v.to(torch.float64) < eps * eps * correction).sum()), "of": float(v.numel())}
+
+
+def _working(x: Tensor) -> Tensor:
+    return x.detach().to(x.dtype if x.dtype == torch.float64 else torch.float32)
+
+
+def _facts(parts: tuple[Tensor, ...], step: GroupStep, ndim: int) -> dict[str, float]:
+    """The spectra of weight, update and momentum."""
+    if not parts:
+        return {}
+    weight, change, *momentum = parts
+    # U = Δ + d·w with w before the step; cautious decay is left in.
+    lost = 0.0 if step.cautious else step.lost_of(ndim)
+    found = facts("weight", weight) | facts("update", change + lost * (weight - change))
+    return found | (facts("momentum", momentum[0]) if momentum else {})
+
+
+def _shared_eps(found: dict[str, float], tensor: Watched) -> dict[str, float]:
+    """The share of weights that eps dominates, over all processes."""
+    below, of = found.get("below", 0.0), found.get("of", 0.0)
+    if hasattr(tensor.p, "placements"):
+        both = torch.tensor([below, of], device=tensor.local.device)
+        reduce_all(both)
+        below, of = both.tolist()
+    return {"eps_share": below / of if of else math.nan}
