@@ -5,14 +5,14 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Self
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from equipoise.monitor import attach, notes, quantities, spectrum
+from equipoise.monitor import attach, notes, quantities, sending, spectrum
 from equipoise.monitor.assemble import Assembler
 from equipoise.monitor.cadence import Cadence
 from equipoise.monitor.decompose import GroupStep, group_step
@@ -20,6 +20,7 @@ from equipoise.monitor.logged import Logged
 from equipoise.monitor.measure import Frame
 from equipoise.monitor.pending import Step
 from equipoise.monitor.ranks import rank_of, same_everywhere
+from equipoise.monitor.sinks import Sink
 from equipoise.monitor.tensors import names_of
 from equipoise.monitor.writer import RunWriter
 from equipoise.planner.finding import Finding
@@ -45,6 +46,7 @@ def watch(
     spectra: int | None = None,
     resume: bool | int = False,
     meta: Mapping[str, Any] | None = None,
+    sinks: Sequence[Sink | str] = (),
     strict: bool = False,
 ) -> Watch:
     """Measure what every step does to every layer, and store it as a run.
@@ -63,6 +65,8 @@ def watch(
             `overhead` pays for.
         resume: go on with a run that is there: True from its last step, a number from that step.
         meta: what to remember about the run, anything that JSON can hold.
+        sinks: where to send a summary as well: "tensorboard", "wandb", "mlflow", "trackio", "logging", or objects as
+            in `equipoise.monitor.sinks`.
         strict: raise what goes wrong instead of noting it, for tests.
 
     Returns:
@@ -83,7 +87,7 @@ def watch(
     ...         len(run.series("rotation", "weight"))
     3
     """
-    return Watch(model, optimizer, path, every, overhead, neurons, spectra, resume, meta, strict)
+    return Watch(model, optimizer, path, every, overhead, neurons, spectra, resume, meta, sinks, strict)
 
 
 class Watch:
@@ -100,8 +104,10 @@ class Watch:
         spectra: int | None,
         resume: bool | int,
         meta: Mapping[str, Any] | None,
+        sinks: Sequence[Sink | str],
         strict: bool,
     ) -> None:
+        sinks = sending.checked(sinks)
         self._optimizer = attach.hooked(optimizer)
         self._neurons = _check.whole("neurons", neurons)
         self._spectra_every = None if spectra is None else _check.whole("spectra", spectra)
@@ -117,6 +123,9 @@ class Watch:
             self.step = same_everywhere(self.step)
         """Number of the last step that was taken."""
         self._cadence = Cadence(every, overhead, self.step)
+        self._sending = sending.Sending(
+            sinks if self._rank == 0 else (), path, self.step, resume is not False, self._note, strict
+        )
         self._writer: RunWriter | None = None
         if self._rank == 0:
             described = [*quantities.GLOBAL, *quantities.PER_TENSOR, *spectrum.QUANTITIES]
@@ -125,6 +134,7 @@ class Watch:
                 quantities=described, resume=resume, strict=strict,
             )  # fmt: skip
         self._logged = Logged(self._writer)
+        self._sending.open(self._writer)
         self._memories: list[quantities.MemorySoFar] = []
         self._assembler: Assembler | None = None
         self._spectra: spectrum.Spectra | None = None
@@ -174,8 +184,11 @@ class Watch:
         finally:
             self._closed = True
             self._frame.release()
-            if self._writer is not None:
-                self._writer.close(status)
+            try:
+                self._sending.close(status, self._logged)
+            finally:
+                if self._writer is not None:
+                    self._writer.close(status)
 
     def __enter__(self) -> Self:
         return self
@@ -308,6 +321,8 @@ class Watch:
         row, per = step.row(sent)
         self._writer.append(step.number, row)
         self._logged.flush()
+        self._sending.measured(step, row, per, self._logged)
+        self._cadence.also(self._sending.take_seconds())
         if not sent.skipped and not self._noted("update-lost"):
             lost = np.nan_to_num(per["unchanged"]) * (per["grad_norm"] > 0)
             worst = int(np.argmax(lost))
@@ -319,6 +334,7 @@ class Watch:
         self.findings.append(finding)
         if self._writer is not None:
             self._writer.finding(finding, self.step)
+        self._sending.finding(self.step, finding)
 
     def _noted(self, code: str) -> bool:
         return any(f.code == code for f in self.findings)
