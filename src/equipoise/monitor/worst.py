@@ -49,8 +49,8 @@ class Followed:
     """The few layers that are followed one by one: a set that only grows, and not beyond a limit.
 
     A layer is taken in after it was among the worst `k` three times in a row, and stays until the end: its series keeps
-    its name and has no holes. Beyond the first `k` only layers come in that turn 1.5 times more or less than expected, and
-    never more than three times `k`.
+    its name and has no holes. Beyond the first `k` only layers come in that turn 1.5 times more or less than expected,
+    and never more than three times `k`.
 
     Args:
         k: how many count as worst.

@@ -90,7 +90,7 @@ def library(name: str, extra: str) -> Any:
 def require(name: str, extra: str) -> None:
     """Raise an ImportError that says what to do if a library is not installed."""
     if importlib.util.find_spec(name) is None:
-        raise ImportError(f"{extra}: needs {name}, which is not installed; pip install 'equipoise[{extra}]'", name=name)
+        raise ImportError(f"sink {extra!r}: {name} is not installed; pip install 'equipoise[{extra}]'", name=name)
 
 
 def text_of(finding: Finding) -> str:

@@ -44,6 +44,7 @@ class Lane:
         self._last = -float("inf")
         self._status: str | None = None
         self._seconds = self._taken = 0.0
+        self._busy = False
         self._thread = threading.Thread(target=self._work, name=f"equipoise-{name}", daemon=True)
         self._thread.start()
 
@@ -52,7 +53,7 @@ class Lane:
         if self.error is not None or step <= self._after or not numbers:
             return
         with self._wake:
-            if self._numbers and (len(self._numbers) >= MOST or not self.free):
+            if len(self._numbers) >= MOST or (self._every > 0 and self._sends >= BURST):
                 self._forget(numbers)
             self._numbers.setdefault(step, {}).update(numbers)
             self._wake.notify_all()
@@ -62,6 +63,11 @@ class Lane:
         with self._wake:
             self._findings.append((step, finding))
             self._wake.notify_all()
+
+    def settle(self, timeout: float = 10.0) -> bool:
+        """Wait until the sink has all that was put, for tests; False if it does not come to that."""
+        with self._wake:
+            return self._wake.wait_for(lambda: not (self._numbers or self._findings or self._busy), timeout)
 
     def close(self, status: str, timeout: float) -> None:
         """Send what waits, close the sink, and end the thread."""
@@ -102,6 +108,7 @@ class Lane:
             if self.free or self._status is not None:
                 numbers, self._numbers = self._numbers, {}
             findings, self._findings = self._findings, []
+            self._busy = True
             return numbers, findings
 
     def _work(self) -> None:
@@ -122,6 +129,9 @@ class Lane:
                 self._fail(error)
             self._seconds += time.thread_time() - start
             closed = closed or self.error is not None
+            with self._wake:
+                self._busy = False
+                self._wake.notify_all()
         self._end()
 
     def _end(self) -> None:

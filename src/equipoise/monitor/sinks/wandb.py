@@ -97,7 +97,7 @@ def _new(wandb: Any, **options: Any) -> Any:
     """A new run, or one of before; offline where nobody is logged in or the server does not answer."""
     if options["dir"] is not None:
         os.makedirs(options["dir"], exist_ok=True)
-    options |= {"resume": "allow", "reinit": "create_new"}
+    options |= {"resume": "allow", "reinit": "create_new", "settings": wandb.Settings(console="off")}
     try:
         return wandb.init(**options)
     except wandb.Error as error:
