@@ -255,7 +255,7 @@ def test_followed_layers_stay_and_are_few() -> None:
     assert rows[2]["equipoise/worst/w2/rotation_over_median"] == pytest.approx(0.3 / 0.105)
     rows = summarise([[0.1, 0.2]] * 3, expected=np.array([0.05, 0.2, 1.0]))
     assert rows[2]["equipoise/worst/w0/rotation_over_predicted"] == pytest.approx(2.0)
-    followed = Followed(1)
+    followed, chosen = Followed(1), []
     names = [f"w{i}" for i in range(20)]
     for worst in range(10):
         for _ in range(3):

@@ -10,7 +10,10 @@ import torch
 from torch import Tensor
 
 from equipoise.monitor.layout import Column, Layout, Quantity
+from equipoise.monitor.quantities import GLOBAL, PER_TENSOR
 from equipoise.monitor.writer import RunWriter
+
+MEASURED = {q.name for q in (*GLOBAL, *PER_TENSOR)}
 
 MOST = 256
 """Steps that may wait before they are stored in any case."""
@@ -78,9 +81,9 @@ class Logged:
         new = [name for row in rows.values() for name in row if name not in self._names]
         if new:
             self._names += dict.fromkeys(new)
-            self._writer.describe(
-                quantities=[Quantity(n, "", "global", "logged by the loop") for n in dict.fromkeys(new)]
-            )
+            # A name such as grad_norm is that of a measured quantity, too, whose description stays.
+            said = [n for n in dict.fromkeys(new) if n not in MEASURED]
+            self._writer.describe(quantities=[Quantity(n, "", "global", "logged by the loop") for n in said])
             self._writer.layout(Layout(tuple(Column(n) for n in self._names), kind="log", dtype="float64"))
         for s, row in sorted(rows.items()):
             self._newest |= {name: (s, float(value)) for name, value in row.items()}
