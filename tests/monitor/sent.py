@@ -18,8 +18,13 @@ def run(path: Path, sink: Any, steps: int = 5, resume: bool | int = False, first
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01, weight_decay=0.1)
     with eq.watch(model, optimizer, path, every=1, strict=True, sinks=[sink], resume=resume) as watch:
         train(model, optimizer, steps, lambda step, loss: watch.log(loss=loss), first=first)
-        watch._note(ODD)
+        note(watch)
     return watch
+
+
+def note(watch: eq.monitor.Watch) -> None:
+    """Let the watch find something."""
+    watch._note(ODD)
 
 
 def right(path: Path) -> dict[str, dict[int, float]]:

@@ -31,11 +31,11 @@ def trainer(folder: Path, steps: int, *callbacks: TrainerCallback, **options: An
     torch.manual_seed(0)
     config = GPT2Config(
         vocab_size=50, n_positions=8, n_embd=16, n_layer=2, n_head=2, bos_token_id=0, eos_token_id=0,
-        loss_type="ForCausalLMLoss",
     )  # fmt: skip
+    options = {"report_to": []} | options
     arguments = TrainingArguments(
         output_dir=str(folder), max_steps=steps, per_device_train_batch_size=4, learning_rate=1e-2, logging_steps=1,
-        save_steps=3, use_cpu=True, disable_tqdm=True, **({"report_to": []} | options),
+        save_steps=3, use_cpu=True, disable_tqdm=True, **options,
     )  # fmt: skip
     return Trainer(model=GPT2LMHeadModel(config), args=arguments, train_dataset=Words(), callbacks=list(callbacks))
 
@@ -49,7 +49,7 @@ def test_a_run_and_its_resumption_have_each_step_once(tmp_path: Path) -> None:
         logged = {e["step"]: e["loss"] for e in first.state.log_history if "loss" in e}
         assert dict(zip(*run.series("loss"), strict=True)) == pytest.approx(logged)
         assert run.quantities["grad_norm"].per == "neuron", "the Trainer's own grad_norm does not hide it"
-        last = dict(first.model.named_parameters())[WEIGHT]
+        last = first.model.get_parameter(WEIGHT)  # type: ignore[union-attr]
         assert run.series("norm", WEIGHT).values[-1] == pytest.approx(float(last.detach().norm()), rel=1e-5)
         before = run.series("rotation", WEIGHT).values
     second = trainer(tmp_path, 7, WatchCallback(every=1, strict=True))

@@ -6,6 +6,7 @@ from typing import Any
 import lightning.pytorch as pl
 import pytest
 import torch
+from lightning.pytorch.callbacks import ModelCheckpoint
 from loops import network
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -59,7 +60,7 @@ def fit(
 ) -> None:
     data = TensorDataset(torch.randn(32, 12, generator=torch.Generator().manual_seed(1)))
     loader: DataLoader[Any] = DataLoader(data, batch_size=4)
-    saves = pl.callbacks.ModelCheckpoint(folder, filename="{step}", every_n_train_steps=3, save_top_k=-1)
+    saves = ModelCheckpoint(folder, filename="{step}", every_n_train_steps=3, save_top_k=-1)
     trainer = pl.Trainer(
         max_steps=steps, accelerator="cpu", logger=False, enable_progress_bar=False, enable_model_summary=False,
         default_root_dir=folder, callbacks=[callback, saves], **options,

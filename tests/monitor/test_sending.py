@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 from loops import network, train
-from sent import ODD, run
+from sent import ODD, note, run
 
 import equipoise as eq
 from equipoise.monitor import Column, TensorInfo
@@ -79,7 +79,7 @@ def test_a_sink_that_fails_is_one_finding_and_off(
     model = network()
     optimizer = adamw(model)
     with eq.watch(model, optimizer, tmp_path, every=1, sinks=[bad, good]) as watch:
-        watch._note(ODD)
+        note(watch)
         for step in range(4):
             train(model, optimizer, 1, first=step)
             for lane in watch._sending._lanes:

@@ -45,7 +45,7 @@ class WatchCallback(TrainerCallback):
         """Attach."""
         self.close("crashed")
         path = os.path.join(args.output_dir or ".", "equipoise") if self._path is None else self._path
-        options = {"resume": state.global_step} if state.global_step else {}
+        options: dict[str, Any] = {"resume": state.global_step} if state.global_step else {}
         self.watch = watch(model, optimizer, path, **(options | self._options))
 
     def on_step_begin(

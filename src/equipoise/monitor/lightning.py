@@ -39,7 +39,7 @@ class WatchCallback(pl.Callback):
         path = os.path.join(trainer.default_root_dir, "equipoise") if self._path is None else self._path
         if self._which >= len(trainer.optimizers):
             raise ValueError(f"optimizer = {self._which}: the module has {len(trainer.optimizers)}, counted from 0")
-        options = {"resume": trainer.global_step} if trainer.global_step else {}
+        options: dict[str, Any] = {"resume": trainer.global_step} if trainer.global_step else {}
         self.watch = watch(pl_module, trainer.optimizers[self._which], path, **(options | self._options))
 
     def on_train_batch_start(

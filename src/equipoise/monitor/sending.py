@@ -11,9 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from equipoise.monitor import notes
+from equipoise.monitor.assemble import Assembler
 from equipoise.monitor.attach import last_step
 from equipoise.monitor.logged import Logged
-from equipoise.monitor.pending import Step
 from equipoise.monitor.run import Run
 from equipoise.monitor.schema import FILE
 from equipoise.monitor.sinks import BY_NAME, Place, Sink
@@ -77,7 +77,7 @@ class Sending:
         self._path = Path(path)
         self._last, self._known = _before(path) if sinks and resume else (0, {})
         self._lanes: list[Lane] = []
-        self._held: tuple[Step, Array, Mapping[str, Array]] | None = None
+        self._held: tuple[int, Assembler, Array, Mapping[str, Array]] | None = None
         self._summary = Summary()
 
     def open(self, writer: RunWriter | None) -> None:
@@ -96,18 +96,19 @@ class Sending:
         if writer is not None and memory:
             writer.meta("sinks", {**self._known, **memory})
 
-    def measured(self, step: Step, row: Array, per: Mapping[str, Array], logged: Logged) -> None:
+    def measured(self, step: int, made: Assembler, row: Array, per: Mapping[str, Array], logged: Logged) -> None:
         """Send what was measured at a step, and what the loop logged since the last one.
 
         Args:
             step: the step.
-            row: its row.
+            made: what made its row.
+            row: the row.
             per: quantities of each tensor.
             logged: what the loop logged, flushed.
         """
         if not self._lanes:
             return
-        self._held = step, row, per
+        self._held = step, made, row, per
         if any(lane.free for lane in self._lanes):
             self._send(logged)
         self._look()
@@ -134,9 +135,8 @@ class Sending:
         """Hand over the newest measured step, and the newest of what was logged."""
         steps: dict[int, dict[str, float]] = {}
         if self._held is not None:
-            (step, row, per), self._held = self._held, None
-            made = step.assembler
-            steps[step.number] = self._summary.numbers(made.infos, per, made.layout.columns, row)
+            (step, made, row, per), self._held = self._held, None
+            steps[step] = self._summary.numbers(made.infos, per, made.layout.columns, row)
         for number, numbers in logged.take().items():
             steps.setdefault(number, {}).update({f"equipoise/log/{name}": value for name, value in numbers.items()})
         for number in sorted(steps):

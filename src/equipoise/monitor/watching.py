@@ -321,7 +321,7 @@ class Watch:
         row, per = step.row(sent)
         self._writer.append(step.number, row)
         self._logged.flush()
-        self._sending.measured(step, row, per, self._logged)
+        self._sending.measured(step.number, step.assembler, row, per, self._logged)
         self._cadence.also(self._sending.take_seconds())
         if not sent.skipped and not self._noted("update-lost"):
             lost = np.nan_to_num(per["unchanged"]) * (per["grad_norm"] > 0)
