@@ -22,17 +22,17 @@ from equipoise.planner.show import finding_line, render_findings, sparkline
 
 STATUS = {"running": "green", "finished": "cyan", "crashed": "bold red", "empty": "dim"}
 COLUMNS = {
-    "norm": ("norm", 8),
-    "rotation": ("rotation", 9),
-    "ratio": ("÷ median", 9),
-    "predicted": ("÷ predicted", 12),
-    "relative_update": ("‖U‖/‖w‖", 9),
-    "total_decay": ("λ_e", 8),
-    "c_err": ("C_err", 7),
-    "angle": ("angle", 8),
-    "history": ("rotation so far", 16),
+    "norm": ("norm", 9),
+    "rotation": ("rotation", 10),
+    "ratio": ("÷ median", 10),
+    "predicted": ("÷ predicted", 13),
+    "relative_update": ("‖U‖/‖w‖", 10),
+    "total_decay": ("λ_e", 9),
+    "c_err": ("C_err", 8),
+    "angle": ("angle", 9),
+    "history": ("rotation so far", 17),
 }
-"""What is shown of a layer, in this order: what it is called, and its width."""
+"""What is shown of a layer, in this order: what it is called, and its width with a gap."""
 
 DISPENSABLE = ("angle", "relative_update", "total_decay", "c_err", "norm")
 """What is left out first where the terminal is narrow."""
@@ -120,7 +120,7 @@ def _table(glance: Glance, width: int) -> RenderableType:
     for key in DISPENSABLE:
         if min(longest, NAME) + sum(COLUMNS[k][1] for k in shown) > width:
             shown.remove(key)
-    room = max(12, width - sum(COLUMNS[key][1] for key in shown) - 2)
+    room = max(12, width - sum(COLUMNS[key][1] for key in shown))
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=(0, 1), collapse_padding=True)
     table.add_column("layer", no_wrap=True)
     for key in shown:
