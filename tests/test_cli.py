@@ -103,9 +103,46 @@ def test_wrong_flags_are_one_line_and_exit_code_2(arguments: list[str], message:
     assert len(done.stderr.strip().splitlines()) == 1
 
 
+def test_watch_prints_once_where_there_is_no_terminal(tmp_path: Path) -> None:
+    from equipoise.monitor import Column, Layout, RunWriter, TensorInfo
+
+    layout = Layout((Column("rotation", "a.weight"), Column("rotation", "b.weight")))
+    tensors = [TensorInfo("a.weight", (2, 2)), TensorInfo("b.weight", (2, 2))]
+    for name in ("one", "two"):
+        with RunWriter(tmp_path / name, tensors=tensors, layouts=[layout]) as writer:
+            writer.append(3, [0.125, 0.5])
+    done = run("watch", "one", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "step 3" in done.stdout
+    assert "0.125" in done.stdout
+    assert "a.weight" not in run("watch", "one", "--layers", "b.*", "--once", cwd=tmp_path).stdout
+    listed = run("watch", ".", cwd=tmp_path).stdout
+    assert "one" in listed
+    assert "two" in listed
+    for arguments, message in (
+        (["watch", "none"], "none: there is no such run"),
+        (["watch", "one", "--sort", "x"], "--sort = 'x': must be one of"),
+        (["watch", "one", "--top", "0"], "--top = 0: must be a whole number ≥ 1"),
+    ):
+        done = run(*arguments, cwd=tmp_path)
+        assert done.returncode == 2
+        assert message in done.stderr
+        assert len(done.stderr.strip().splitlines()) == 1
+
+
 def test_no_command_shows_the_help() -> None:
     done = run()
     assert "Usage" in done.stdout + done.stderr
+
+
+def test_watching_never_imports_torch(tmp_path: Path) -> None:
+    code = (
+        "import sys; from equipoise.monitor import Column, Layout, Run, RunWriter; "
+        "from equipoise.monitor.glance import Look; from equipoise.monitor.screen import render; "
+        "w = RunWriter(sys.argv[1], layouts=[Layout([Column('rotation', 'a')])]); w.append(1, [1.0]); w.close(); "
+        "render(Look(Run.open(sys.argv[1])).now()); assert 'torch' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code, tmp_path], check=True)
 
 
 def test_planning_never_imports_torch() -> None:

@@ -259,6 +259,37 @@ def export(
                 typer.echo(f"equipoise: {finding.evidence}", err=True)
 
 
+@app.command()
+def watch(
+    run: Annotated[Path, typer.Argument(help="Directory of a run, or of several, which are listed.")],
+    layers: Annotated[
+        str | None, typer.Option(help="Only layers with names like this, as '*attn*' or mlp. Default: all matrices.")
+    ] = None,
+    sort: Annotated[
+        str,
+        typer.Option(help="worst, name, model, norm, rotation, relative_update, total_decay, c_err or angle."),
+    ] = "worst",
+    top: Annotated[int | None, typer.Option(help="How many layers. Default: as many as there is room for.")] = None,
+    once: Annotated[bool, typer.Option("--once", help="Print once and leave, as when there is no terminal.")] = False,
+) -> None:
+    """What every layer of a run is doing now, the worst first; renewed every second while it runs.
+
+    [dim]equipoise watch runs/a --layers '*attn*' --sort norm --top 10[/dim]
+    """
+    from equipoise.monitor.glance import Look
+    from equipoise.monitor.run import Run
+    from equipoise.monitor.screen import console, render_list, runs_in, show
+    from equipoise.theory import _check
+
+    top = None if top is None else _check.whole("--top", top, low=1)
+    found = runs_in(run)
+    if len(found) > 1:
+        console().print(render_list(found, run))
+        return
+    with Run.open(found[0]) as opened:
+        show(Look(opened, layers=layers, sort=sort), console(), top=top, once=once)
+
+
 def _comparison(plans: Any) -> Any:
     from equipoise.planner.show import render_comparison
 

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from equipoise.monitor import notes
+from equipoise.monitor.assemble import Assembler
 from equipoise.monitor.measure import Frame
 from equipoise.planner.finding import Finding
 
@@ -24,6 +25,7 @@ class Arrived:
         row: one number for each column of the main layout; empty on processes that do not write.
         per: each quantity of `quantities.PER_TENSOR`, a number for each tensor, and "norm_before".
         frame: the tensors.
+        assembler: what made the row.
         skipped: whether the step changed nothing.
         failed: whether measuring failed on any process; the rest is empty then.
     """
@@ -32,6 +34,7 @@ class Arrived:
     row: NDArray[np.float64]
     per: dict[str, NDArray[np.float64]]
     frame: Frame
+    assembler: Assembler
     skipped: bool
     failed: bool
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -141,7 +142,7 @@ class Assembler:
         """
         with np.errstate(all="ignore"):
             sums, angles = self._frame.unpack(flat)
-            totals = _cleaned(sums.tensors(), *has, scale)
+            totals = _cleaned(sums.tensors(), has, scale)
             per = formulas(totals, hyper)
             per["unchanged"] = np.where(self._low, totals["same"] / self._sizes, np.nan)
             angles = np.where(has[0][self._owner], angles, np.nan)
@@ -150,8 +151,8 @@ class Assembler:
             parts = [np.concatenate([per[q.name] for q in PER_TENSOR])]
             balance = float("nan")
             if self._matrices:
-                spread = [np.repeat(part, self._counts) for part in (*has, scale)]
-                rows = _cleaned(sums.rows(), *spread)
+                spread = [np.repeat(part, self._counts) for part in has]
+                rows = _cleaned(sums.rows(), spread, np.repeat(scale, self._counts))
                 rows = formulas(rows, hyper.spread(self._counts), only=BY_SAMPLED)
                 balance = variation(rows["rotation"][self._in_matrix])
                 parts += [self._quantiles(rows[name]).reshape(-1) for name in BY_NEURON]
@@ -170,17 +171,12 @@ class Assembler:
         return out
 
 
-def _cleaned(
-    sums: dict[str, Array],
-    stepped: NDArray[np.bool_],
-    grad: NDArray[np.bool_],
-    momentum: NDArray[np.bool_],
-    scale: Array,
-) -> dict[str, Array]:
+def _cleaned(sums: dict[str, Array], has: Sequence[NDArray[np.bool_]], scale: Array) -> dict[str, Array]:
     """Sums with gradients unscaled, NaN where there was nothing, and infinite where gradients are not finite.
 
     NaN says "not measured", so that a gradient that is NaN itself is stored as infinite.
     """
+    stepped, grad, momentum = has
     gg = sums["gg"] / scale**2
     sums = sums | {
         "gg": np.where(grad, np.where(np.isfinite(gg), gg, np.inf), np.nan),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 
 from equipoise.monitor import notes
+from equipoise.monitor.sending import Sending
 from equipoise.monitor.writer import RunWriter
 from equipoise.planner.finding import Finding
 
@@ -18,15 +19,25 @@ class Faults:
     """Collects findings, and counts failures.
 
     Args:
-        writer: where findings are stored; None on processes that write nothing.
         strict: raise failures instead of noting them.
     """
 
-    def __init__(self, writer: RunWriter | None, strict: bool) -> None:
-        self._writer, self._strict = writer, strict
+    def __init__(self, strict: bool) -> None:
+        self._strict = strict
+        self._writer: RunWriter | None = None
+        self._sending: Sending | None = None
         self.findings: list[Finding] = []
         self.count = 0
         """Failures so far, where several processes must give up together those that all of them know of."""
+
+    def tell(self, writer: RunWriter | None, sending: Sending) -> None:
+        """Findings go there from now on.
+
+        Args:
+            writer: where they are stored; None on processes that write nothing.
+            sending: the sinks.
+        """
+        self._writer, self._sending = writer, sending
 
     @property
     def too_many(self) -> bool:
@@ -38,6 +49,8 @@ class Faults:
         self.findings.append(finding)
         if self._writer is not None:
             self._writer.finding(finding, step)
+        if self._sending is not None:
+            self._sending.finding(step, finding)
 
     def noted(self, code: str) -> bool:
         """Whether there is a finding of that code already."""

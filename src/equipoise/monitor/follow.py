@@ -19,9 +19,28 @@ class Follower:
         self._seen = 0
         self._life = 0
 
+    def skip(self, keep: int = 0) -> None:
+        """Leave out all rows that are there but the last ones; `read` then begins with those.
+
+        Args:
+            keep: how many.
+        """
+        self._archive.read(lambda db: self._skip(db, keep))
+
+    def _skip(self, db: sqlite3.Connection, keep: int) -> None:
+        mine = [s.number for s in self._archive.segments.values() if s.layout.kind == self._kind]
+        marks = ", ".join("?" * len(mine))
+        sql = f"SELECT id FROM rows WHERE segment IN ({marks}) ORDER BY id DESC LIMIT 1 OFFSET ?"
+        line = db.execute(sql, (*mine, keep)).fetchone()
+        self._seen = max(self._seen, line[0] if line else 0)
+
     def read(self, limit: int = 10_000) -> list[Rows]:
         """New rows, grouped by layout, at most `limit` of them; an empty list when there are none."""
-        return self._archive.read(lambda db: self._read(db, limit))
+        while True:
+            before = self._seen
+            found = self._archive.read(lambda db: self._read(db, limit))
+            if found or self._seen == before:  # else there were rows of other kinds alone
+                return found
 
     def _read(self, db: sqlite3.Connection, limit: int) -> list[Rows]:
         archive, found = self._archive, []

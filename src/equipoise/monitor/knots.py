@@ -8,13 +8,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from equipoise.monitor.decompose import GroupStep
-from equipoise.monitor.layout import Column, Layout, Quantity
+from equipoise.monitor.layout import SCHEDULE, Column, Layout, Quantity
 from equipoise.monitor.writer import RunWriter
 
 TOLERANCE = 1e-3
 """How far a value may be from the line, as a share of it."""
 
-KIND = "schedule"
 NAMES = ("lr_knot", "weight_decay_knot")
 """Those of `quantities.PER_GROUP`, with rows of their own."""
 
@@ -92,9 +91,9 @@ class Knots:
             ]
         )
         columns = tuple(Column(f"{name}/{i}") for name in NAMES for i in range(groups))
-        self._writer.layout(Layout(columns, kind=KIND, dtype="float64"))
+        self._writer.layout(Layout(columns, kind=SCHEDULE, dtype="float64"))
 
     def _write(self, step: int, values: NDArray[np.float64]) -> None:
         if self._writer is not None and step > self._written:
-            self._writer.append(step, values.reshape(-1), kind=KIND)
+            self._writer.append(step, values.reshape(-1), kind=SCHEDULE)
             self._written = step

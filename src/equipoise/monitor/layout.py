@@ -14,6 +14,9 @@ from equipoise.theory import _check
 PER = ("tensor", "neuron", "global")
 DTYPES = ("float32", "float64")
 
+SCHEDULE = "schedule"
+"""The kind of rows that lr and weight decay have, at the ends of straight lines."""
+
 
 @dataclass(frozen=True)
 class Quantity:

@@ -10,7 +10,10 @@ import torch
 from torch import Tensor
 
 from equipoise.monitor.layout import Column, Layout, Quantity
+from equipoise.monitor.quantities import GLOBAL, PER_TENSOR
 from equipoise.monitor.writer import RunWriter
+
+MEASURED = {q.name for q in (*GLOBAL, *PER_TENSOR)}
 
 MOST = 256
 """Steps that may wait before they are stored in any case."""
@@ -27,6 +30,7 @@ class Logged:
         self._writer = writer
         self._names: list[str] = []
         self._waiting: dict[int, dict[str, Any]] = {}
+        self._newest: dict[str, tuple[int, float]] = {}
 
     def add(self, step: int, numbers: dict[str, Any]) -> None:
         """Keep the numbers of a step; a name said again at the same step replaces the earlier one.
@@ -76,14 +80,23 @@ class Logged:
         new = [name for row in rows.values() for name in row if name not in self._names]
         if new:
             self._names += dict.fromkeys(new)
-            self._writer.describe(
-                quantities=[Quantity(n, "", "global", "logged by the loop") for n in dict.fromkeys(new)]
-            )
+            # A name such as grad_norm is that of a measured quantity, too, whose description stays.
+            said = [n for n in dict.fromkeys(new) if n not in MEASURED]
+            self._writer.describe(quantities=[Quantity(n, "", "global", "logged by the loop") for n in said])
             self._writer.layout(Layout(tuple(Column(n) for n in self._names), kind="log", dtype="float64"))
         for s, row in sorted(rows.items()):
+            self._newest |= {name: (s, float(value)) for name, value in row.items()}
             # NaN says "not measured"; a loss that is NaN is stored as infinite.
             values = [math.inf if isinstance(v := row.get(n), float) and math.isnan(v) else v for n in self._names]
             self._writer.append(s, np.array([math.nan if v is None else v for v in values]), kind="log")
+
+    def take(self) -> dict[int, dict[str, float]]:
+        """The newest number of each name that was stored since the last call, by step, for sinks."""
+        out: dict[int, dict[str, float]] = {}
+        for name, (step, value) in self._newest.items():
+            out.setdefault(step, {})[name] = value
+        self._newest.clear()
+        return out
 
 
 def _wide(x: Tensor) -> bool:

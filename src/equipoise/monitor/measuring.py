@@ -224,10 +224,10 @@ class Measuring:
         self._cadence.plan(step.number, sent.account if step.frame.sharded else None)
         self._afforded = sent.spectra
         if sent.failed or not self._first:
-            return Arrived(step.number, np.zeros(0), {}, step.frame, False, sent.failed)
+            return Arrived(step.number, np.zeros(0), {}, step.frame, step.assembler, False, sent.failed)
         row, per = step.row(sent)
         self._tell_norms(step, per["norm_before"], writer)
-        return Arrived(step.number, row, per, step.frame, bool(sent.skipped.any()), False)
+        return Arrived(step.number, row, per, step.frame, step.assembler, bool(sent.skipped.any()), False)
 
     def _tell_norms(self, step: Step, norms: NDArray[np.float64], writer: RunWriter | None) -> None:
         if len(self._norms) >= len(step.frame.tensors) and all(t.name in self._norms for t in step.frame.tensors):

@@ -43,3 +43,21 @@ def watch_failed(step: int, error: Exception, limit: int) -> Finding:
         f"training is not touched; after {limit} failures nothing more is measured",
         "docs/watch.md",
     )
+
+
+def sink_failed(name: str, error: Exception) -> Finding:
+    """A sink is off from now on.
+
+    Args:
+        name: of the sink.
+        error: what went wrong.
+    """
+    return Finding(
+        "sink-failed",
+        "warning",
+        f"sink {name}",
+        f"{type(error).__name__}: {error}",
+        "a sink that takes what it is sent",
+        "the run itself has everything; mend the sink before the next run",
+        "docs/send.md",
+    )

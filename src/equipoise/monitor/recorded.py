@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from equipoise.monitor.knots import KIND
-from equipoise.monitor.layout import Column
+from equipoise.monitor.layout import SCHEDULE, Column
 from equipoise.monitor.run import Run
 from equipoise.planner.live import read_groups, stepping
 from equipoise.planner.setting import Group
@@ -141,9 +140,9 @@ class Schedules:
     def knots(self, name: str, group: int) -> tuple[NDArray[np.int64], Array]:
         """The steps at which "lr" or "weight_decay" is known, and its values there."""
         steps, values = [np.empty(0, np.int64)], [np.empty(0)]
-        for column, kind in ((f"{name}/{group}", "main"), (f"{name}_knot/{group}", KIND)):
+        for column, kind in ((f"{name}/{group}", "main"), (f"{name}_knot/{group}", SCHEDULE)):
             if Column(column) in self._known:
-                series = self._run.series(column, kind=kind, points=None if kind == KIND else 4000)
+                series = self._run.series(column, kind=kind, points=None if kind == SCHEDULE else 4000)
                 exact = series.first == series.last
                 steps.append(series.steps[exact])
                 values.append(np.asarray(series.values[exact], np.float64))

@@ -16,7 +16,7 @@ from equipoise.monitor import pyramid, reading, schema
 from equipoise.monitor.archive import Archive, Record
 from equipoise.monitor.choose import choose
 from equipoise.monitor.follow import Follower
-from equipoise.monitor.layout import Column, Quantity, TensorInfo
+from equipoise.monitor.layout import SCHEDULE, Column, Quantity, TensorInfo
 from equipoise.monitor.schema import FOREVER
 from equipoise.monitor.tables import Series, Table
 from equipoise.planner.finding import Finding
@@ -152,11 +152,13 @@ class Run:
 
     @property
     def steps(self) -> NDArray[np.int64]:
-        """Every measured step, of any kind, in order."""
+        """Every step with something measured or logged, in order."""
 
         def job(db: sqlite3.Connection) -> NDArray[np.int64]:
             found: list[int] = []
             for segment in self._archive.segments.values():
+                if segment.layout.kind == SCHEDULE:
+                    continue  # lr may be known of a step that was never taken
                 sql = "SELECT step FROM rows WHERE segment = ? AND step <= ? AND typeof(step) = 'integer'"
                 found += [s for (s,) in db.execute(sql, (segment.number, self._archive.cutoff(segment.life)))]
             return np.unique(np.array(found, np.int64))

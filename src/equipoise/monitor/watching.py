@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, Self
 
 import torch
 from torch import Tensor
 
-from equipoise.monitor import quantities, spectrum
+from equipoise.monitor import quantities, sending, spectrum
 from equipoise.monitor.cadence import Cadence
 from equipoise.monitor.decompose import group_step
 from equipoise.monitor.faults import Faults
@@ -21,6 +21,7 @@ from equipoise.monitor.measuring import Measuring, TogetherError
 from equipoise.monitor.owners import Owners, cheap, has_closure
 from equipoise.monitor.ranks import rank_of, same_everywhere
 from equipoise.monitor.resume import earlier
+from equipoise.monitor.sinks import Sink
 from equipoise.monitor.writer import RunWriter
 from equipoise.planner.finding import Finding
 from equipoise.theory import _check
@@ -37,6 +38,7 @@ def watch(
     spectra: int | None = None,
     resume: bool | int = False,
     meta: Mapping[str, Any] | None = None,
+    sinks: Sequence[Sink | str] = (),
     strict: bool = False,
 ) -> Watch:
     """Measure what every step does to every layer, and store it as a run.
@@ -55,6 +57,8 @@ def watch(
             `overhead` pays for.
         resume: go on with a run that is there: True from its last step, a number from that step.
         meta: what to remember about the run, anything that JSON can hold.
+        sinks: where to send a summary as well: "tensorboard", "wandb", "mlflow", "trackio", "logging", or objects as
+            in `equipoise.monitor.sinks`.
         strict: raise what goes wrong instead of noting it, for tests.
 
     Returns:
@@ -75,7 +79,7 @@ def watch(
     ...         len(run.series("rotation", "weight"))
     3
     """
-    return Watch(model, optimizer, path, every, overhead, neurons, spectra, resume, meta, strict)
+    return Watch(model, optimizer, path, every, overhead, neurons, spectra, resume, meta, sinks, strict)
 
 
 class Watch:
@@ -92,8 +96,10 @@ class Watch:
         spectra: int | None,
         resume: bool | int,
         meta: Mapping[str, Any] | None,
+        sinks: Sequence[Sink | str],
         strict: bool,
     ) -> None:
+        sinks = sending.checked(sinks)
         owners = self._owners = Owners(optimizer)
         rank, _ = rank_of()
         last, norms = (0, {}) if resume is False else earlier(path)
@@ -105,6 +111,10 @@ class Watch:
         spectra = None if spectra is None else _check.whole("spectra", spectra)
         neurons = _check.whole("neurons", neurons)
         self._measuring = Measuring(model, owners, neurons, spectra, self._cadence, rank == 0, norms)
+        self._faults = Faults(strict)
+        self._sending = sending.Sending(
+            sinks if rank == 0 else (), path, self.step, resume is not False, self._note, strict
+        )
         self._writer: RunWriter | None = None
         if rank == 0:
             described = [*quantities.GLOBAL, *quantities.PER_TENSOR, *spectrum.QUANTITIES]
@@ -112,7 +122,8 @@ class Watch:
                 path, meta={"optimizer": owners.name, "torch": torch.__version__} | dict(meta or {}),
                 quantities=described, resume=resume, strict=strict,
             )  # fmt: skip
-        self._faults = Faults(self._writer, strict)
+        self._faults.tell(self._writer, self._sending)
+        self._sending.open(self._writer)
         self._logged = Logged(self._writer)
         self._knots = Knots(self._writer)
         self._own = 0.0
@@ -162,8 +173,11 @@ class Watch:
         finally:
             self._closed = True
             self._measuring.frame.release()
-            if self._writer is not None:
-                self._writer.close(status)
+            try:
+                self._sending.close(status, self._logged)
+            finally:
+                if self._writer is not None:
+                    self._writer.close(status)
 
     def __enter__(self) -> Self:
         return self
@@ -268,9 +282,14 @@ class Watch:
             return
         self._writer.append(arrived.number, arrived.row)
         self._logged.flush()
+        self._sending.measured(arrived.number, arrived.assembler, arrived.row, arrived.per, self._logged)
+        self._cadence.also(self._sending.take_seconds())
         lost = None if self._faults.noted("update-lost") else arrived.update_lost
         if lost is not None:
-            self._faults.note(lost, self.step)
+            self._note(lost)
+
+    def _note(self, finding: Finding) -> None:
+        self._faults.note(finding, self.step)
 
     def _fail(self, error: Exception) -> None:
         self._faults.fail(error, self.step)

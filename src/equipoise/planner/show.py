@@ -53,7 +53,7 @@ def sparkline(values: Sequence[float] | np.ndarray, width: int = 20, *, zero: bo
 def render(plan: Plan, *, width: int = 80) -> RenderableType:
     """The whole plan; a narrow terminal gets no curves of tensors."""
     parts: list[RenderableType] = [_title(plan), _run(plan), _tensors(plan, curves=width >= 78)]
-    parts.append(_findings(plan.findings))
+    parts.append(render_findings(plan.findings) if plan.findings else _nothing_odd())
     parts += [Text(f"assumed: {a}", style="dim") for a in plan.setting.assumptions]
     return Group(*parts)
 
@@ -166,19 +166,28 @@ def _shape(t: TensorPlan) -> str:
     return "×".join(str(n) for n in t.tensor.shape)
 
 
-def _findings(findings: Sequence[Finding]) -> RenderableType:
-    if not findings:
-        return Text("✓ nothing odd about this setting", style="green")
+def _nothing_odd() -> Text:
+    return Text("✓ nothing odd about this setting", style="green")
+
+
+def render_findings(findings: Sequence[Finding]) -> RenderableType:
+    """Findings, the whole of each."""
     parts: list[RenderableType] = []
     for f in findings:
-        head = Text(f"{SIGN[f.severity]} {f.code}", style=STYLE[f.severity])
-        head.append(f"  {f.where}: {f.evidence}", style="default")
+        head = finding_line(f)
         body = Text()
         body.append(f"expected: {f.expected}\n", style="dim")
         body.append(f"→ {f.advice}\n")
         body.append(f.source, style="dim italic")
         parts += [head, Padding(body, (0, 0, 0, 2))]
     return Group(*parts)
+
+
+def finding_line(f: Finding) -> Text:
+    """A finding in one line: what is odd, and where."""
+    head = Text(f"{SIGN[f.severity]} {f.code}", style=STYLE[f.severity])
+    head.append(f"  {f.where}: {f.evidence}", style="default")
+    return head
 
 
 def render_comparison(plans: Sequence[tuple[str, Plan]]) -> RenderableType:

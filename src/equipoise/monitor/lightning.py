@@ -1,0 +1,84 @@
+"""Watch a Lightning Trainer."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any, final
+
+import lightning.pytorch as pl
+from torch import Tensor
+
+from equipoise.monitor.watching import Watch, watch
+from equipoise.theory import _check
+
+
+@final
+class WatchCallback(pl.Callback):
+    """Attaches `eq.watch` to a Trainer: `Trainer(..., callbacks=[WatchCallback("runs/a")])`.
+
+    Steps are the Trainer's. `fit(..., ckpt_path=...)` goes on in the same run, and what was measured after the
+    checkpoint is superseded. The loss of every batch is stored as `loss`, and the Trainer's `callback_metrics` after
+    every epoch and validation. An exception closes the run as crashed.
+
+    Args:
+        path: directory of the run; `equipoise` in the Trainer's `default_root_dir` if not given.
+        optimizer: which one to watch, where the module has several.
+        options: as for `eq.watch`.
+    """
+
+    def __init__(self, path: str | os.PathLike[str] | None = None, *, optimizer: int = 0, **options: Any) -> None:
+        self._path, self._options = path, options
+        self._which = _check.whole("optimizer", optimizer)
+        self.watch: Watch | None = None
+        """The watch of the last fit, once that has begun."""
+
+    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Attach."""
+        self._close("crashed")
+        path = os.path.join(trainer.default_root_dir, "equipoise") if self._path is None else self._path
+        if self._which >= len(trainer.optimizers):
+            raise ValueError(f"optimizer = {self._which}: the module has {len(trainer.optimizers)}, counted from 0")
+        options: dict[str, Any] = {"resume": trainer.global_step} if trainer.global_step else {}
+        self.watch = watch(pl_module, trainer.optimizers[self._which], path, **(options | self._options))
+
+    def on_train_batch_start(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: Any, batch_idx: int
+    ) -> None:
+        """Count as the Trainer does."""
+        if self.watch is not None:
+            self.watch.step = max(self.watch.step, trainer.global_step)
+
+    def on_train_batch_end(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        """Store the loss."""
+        loss = outputs.get("loss") if isinstance(outputs, Mapping) else outputs
+        if self.watch is not None and isinstance(loss, Tensor) and loss.numel() == 1:
+            # What Lightning hands out is divided by the number of batches that are accumulated.
+            self.watch.log(loss=loss.detach() * trainer.accumulate_grad_batches)
+
+    def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Store the metrics of the epoch."""
+        self._metrics(trainer)
+
+    def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Store the metrics of the validation."""
+        if not trainer.sanity_checking:
+            self._metrics(trainer)
+
+    def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Close the run."""
+        self._close("finished")
+
+    def on_exception(self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException) -> None:
+        """Close the run as crashed."""
+        self._close("crashed")
+
+    def _metrics(self, trainer: pl.Trainer) -> None:
+        if self.watch is not None:
+            self.watch.log(**{name: value for name, value in trainer.callback_metrics.items() if name != "loss"})
+
+    def _close(self, status: str) -> None:
+        if self.watch is not None:
+            self.watch.close(status)

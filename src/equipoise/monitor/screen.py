@@ -1,0 +1,231 @@
+"""A run in the terminal: one look at it, a live table, or a list of runs. Needs no torch."""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from rich import box
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from equipoise.monitor.glance import Glance, Layer, Look
+from equipoise.monitor.run import Run
+from equipoise.monitor.schema import FILE, RunError
+from equipoise.planner.show import finding_line, render_findings, sparkline
+
+STATUS = {"running": "green", "finished": "cyan", "crashed": "bold red", "empty": "dim"}
+COLUMNS = {
+    "norm": ("norm", 9),
+    "rotation": ("rotation", 10),
+    "ratio": ("÷ median", 10),
+    "predicted": ("÷ predicted", 13),
+    "relative_update": ("‖U‖/‖w‖", 10),
+    "total_decay": ("λ_e", 9),
+    "c_err": ("C_err", 8),
+    "angle": ("angle", 9),
+    "history": ("rotation so far", 17),
+}
+"""What is shown of a layer, in this order: what it is called, and its width with a gap."""
+
+DISPENSABLE = ("angle", "relative_update", "total_decay", "c_err", "norm")
+"""What is left out first where the terminal is narrow."""
+
+NAME = 30
+"""Width that the names of layers have at least, if they need it."""
+
+EVERY = 1.0
+"""Seconds between looks."""
+
+TOP = 20
+"""Layers that are shown where nobody says how many."""
+
+LINES = 4
+"""Findings that the live table has room for."""
+
+
+def runs_in(path: Path) -> list[Path]:
+    """The runs of a directory: itself, or those below it, the newest first.
+
+    Raises:
+        RunError: there is none.
+    """
+    if (path / FILE).exists():
+        return [path]
+    if not path.is_dir():
+        raise RunError(f"{path}: there is no such run; give the directory of a run, or of several")
+    found = [file.parent for file in path.rglob(FILE)]
+    if not found:
+        raise RunError(f"{path}: there is no run in it; eq.watch(model, optimizer, {str(path / 'a')!r}) makes one")
+    return sorted(found, key=lambda p: -(p / FILE).stat().st_mtime)
+
+
+def render(glance: Glance, *, width: int = 120, live: bool = False) -> RenderableType:
+    """All of it; a narrow terminal gets fewer columns, and live, findings are a line each."""
+    parts: list[RenderableType] = [_title(glance), Padding(_numbers(glance), (1, 0))]
+    if glance.layers:
+        parts.append(_table(glance, width))
+    elif glance.step is None:
+        parts.append(Text("nothing is measured yet", style="dim"))
+    else:
+        parts.append(Text("no layer has a name like this, or none is measured yet", style="dim"))
+    if glance.findings and live:
+        parts += [finding_line(f) for f in glance.findings[-LINES:]]
+    elif glance.findings:
+        parts.append(render_findings(glance.findings))
+    return Group(*parts)
+
+
+def _title(glance: Glance) -> Text:
+    text = Text(glance.path, style="bold")
+    text.append(f"  {glance.status}", style=STATUS[glance.status])
+    if glance.step is not None and glance.age is not None:
+        text.append(f"  step {glance.step:,}", style="default")
+        text.append(f"  {_ago(glance.age)}", style="dim")
+    return text
+
+
+def _numbers(glance: Glance) -> RenderableType:
+    grid = Table.grid(padding=(0, 2))
+    grid.add_column(style="dim", no_wrap=True)
+    grid.add_column()
+    n = glance.numbers
+    if glance.logged:
+        first = sorted(glance.logged, key=lambda name: (name != "loss", "loss" not in name))[:4]
+        grid.add_row("logged", " · ".join(f"{name} {glance.logged[name]:.4g}" for name in first))
+    if not math.isnan(n.get("step_time", math.nan)):
+        share = f" · watching {n['watch_share']:.1%}" if not math.isnan(n.get("watch_share", math.nan)) else ""
+        grid.add_row("time", f"{_seconds(n['step_time'])} a step{share}")
+    if "balance_layers" in n:
+        balances = f"layers {_number(n['balance_layers'])} · neurons {_number(n['balance_neurons'])}"
+        grid.add_row("variation of rotation", balances)
+    hyper = [f"{word} {_range(n, name)}" for word, name in (("lr", "lr"), ("weight decay", "weight_decay"))]
+    if "lr/0" in n:
+        grid.add_row("settings", " · ".join(hyper))
+        left = _range(n, "init_share", "{:.3g}")
+        grid.add_row("memory", f"{_range(n, 'memory', '{:,.0f}')} steps · initialisation left {left}")
+    return grid
+
+
+def _table(glance: Glance, width: int) -> RenderableType:
+    longest = max(len(layer.name) for layer in glance.layers)
+    known = any(layer.predicted is not None for layer in glance.layers)
+    shown = [key for key in COLUMNS if known or key != "predicted"]
+    for key in DISPENSABLE:
+        if min(longest, NAME) + sum(COLUMNS[k][1] for k in shown) > width:
+            shown.remove(key)
+    room = max(12, width - sum(COLUMNS[key][1] for key in shown))
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=(0, 1), collapse_padding=True)
+    table.add_column("layer", no_wrap=True)
+    for key in shown:
+        table.add_column(COLUMNS[key][0], justify="left" if key == "history" else "right", no_wrap=True)
+    for layer in glance.layers:
+        # The end of a name tells layers apart.
+        name = layer.name if len(layer.name) <= room else f"…{layer.name[1 - room :]}"
+        table.add_row(Text(name), *(_cell(layer, key) for key in shown))
+    words = [f"and {glance.hidden} more (--top)"] if glance.hidden else []
+    words += [f"{glance.others} other tensors (--layers '*')"] if glance.others else []
+    note = [Text(" · ".join(words), style="dim")] if words else []
+    return Padding(Group(table, *note), (0, 0, 1, 0))
+
+
+def _cell(layer: Layer, key: str) -> RenderableType:
+    if key == "ratio":
+        return _ratio(layer.ratio)
+    if key == "predicted":
+        return Text("") if layer.predicted is None else _ratio(layer.predicted)
+    if key == "history":
+        finite = [v for v in layer.history if math.isfinite(v)]
+        return sparkline(finite, 15) if finite else ""
+    return _number(layer.values[key])
+
+
+def _ratio(ratio: float) -> Text:
+    if math.isnan(ratio):
+        return Text("")
+    far = abs(math.log(ratio)) if ratio > 0 else math.inf
+    return Text(f"{ratio:.2f}", style="bold red" if far > math.log(3) else "yellow" if far > math.log(1.5) else "")
+
+
+def _number(value: float) -> str:
+    return "" if math.isnan(value) else f"{value:.3g}"
+
+
+def _range(numbers: Mapping[str, float], name: str, form: str = "{:.4g}") -> str:
+    """The value of all groups, or their extremes."""
+    values = [v for key, v in numbers.items() if key.startswith(f"{name}/") and not math.isnan(v)]
+    if not values:
+        return "?"
+    low, high = form.format(min(values)), form.format(max(values))
+    return low if low == high else f"{low} to {high}"
+
+
+def _seconds(x: float) -> str:
+    return f"{1000 * x:.3g} ms" if x < 1 else f"{x:.3g} s"
+
+
+def _ago(seconds: float) -> str:
+    for size, word in ((86400, "day"), (3600, "hour"), (60, "minute")):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.0f} {word}s ago"
+    return f"{seconds:.0f} s ago"
+
+
+def console() -> Console:
+    """Where to print; a pipe, which has no width, gets a wide one."""
+    made = Console()
+    return made if made.is_terminal or "COLUMNS" in os.environ else Console(width=120)
+
+
+def render_list(paths: Sequence[Path], root: Path) -> RenderableType:
+    """Several runs, a line each; one that cannot be read says why."""
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
+    for head in ("run", "status", "step", "logged", "variation", "findings", "last row"):
+        table.add_column(head, justify="right" if head in ("step", "variation") else "left")
+    for path in paths:
+        name = Text(str(path.relative_to(root)), style="bold")
+        try:
+            with Run.open(path) as run:
+                now = Look(run).now(0)
+        except RunError as error:
+            table.add_row(name, Text("damaged", style="bold red"), "", Text(str(error), style="dim"))
+            continue
+        logged = next((f"{n} {v:.4g}" for n, v in now.logged.items() if "loss" in n), "")
+        balance = _number(now.numbers.get("balance_layers", math.nan))
+        codes = ", ".join(dict.fromkeys(f.code for f in now.findings))
+        step = "" if now.step is None else f"{now.step:,}"
+        age = "" if now.age is None else _ago(now.age)
+        table.add_row(name, Text(now.status, style=STATUS[now.status]), step, logged, balance, codes, age)
+    return Group(table, Text(f"equipoise watch {paths[0]} shows one of them", style="dim"))
+
+
+def show(look: Look, console: Console, *, top: int | None = None, once: bool = False) -> None:
+    """Print a look at a run; again every second while it runs, if the console is a terminal and `once` is not set.
+
+    Args:
+        look: at the run.
+        console: where to.
+        top: how many layers; default: as many as there is room for.
+        once: print once and leave.
+    """
+    now = look.now(TOP if top is None else top)
+    if once or not console.is_terminal or now.status != "running":
+        console.print(render(now, width=console.width))
+        return
+    try:
+        with Live(console=console, auto_refresh=False, vertical_overflow="crop") as live:
+            while now.status == "running":
+                live.update(render(now, width=console.width, live=True), refresh=True)
+                time.sleep(EVERY)
+                # The lines around the table: title, numbers, heads, note, findings.
+                room = max(3, console.height - 13 - min(LINES, len(now.findings)))
+                now = look.now(room if top is None else top)
+            live.update(render(now, width=console.width), refresh=True)
+    except KeyboardInterrupt:
+        return

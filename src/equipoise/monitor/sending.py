@@ -1,0 +1,165 @@
+"""What watch does with its sinks: make them, give each its numbers and findings, note what fails."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from equipoise.monitor import notes
+from equipoise.monitor.assemble import Assembler
+from equipoise.monitor.logged import Logged
+from equipoise.monitor.run import Run
+from equipoise.monitor.schema import FILE
+from equipoise.monitor.sinks import BY_NAME, Place, Sink
+from equipoise.monitor.sinks.base import require
+from equipoise.monitor.sinks.lane import Lane, name_of
+from equipoise.monitor.sinks.summary import Summary
+from equipoise.monitor.writer import RunWriter
+from equipoise.planner.finding import Finding
+from equipoise.theory import _check
+
+Array = NDArray[np.float64]
+
+PATIENCE = 30.0
+"""Seconds that the end of a run waits for a sink."""
+
+
+def checked(sinks: Sequence[Sink | str]) -> list[Sink | str]:
+    """The sinks, if all are known and can be made.
+
+    Raises:
+        ValueError: one is no sink.
+        ImportError: its library is not installed.
+    """
+    if isinstance(sinks, str):
+        raise ValueError(f"sinks = {sinks!r}: must be a list, as [{sinks!r}]")
+    for sink in sinks:
+        if isinstance(sink, str):
+            _check.choice("sinks", sink, BY_NAME)
+            if sink != "logging":
+                require(sink, sink)
+        elif isinstance(sink, type) or not isinstance(sink, Sink):
+            names = ", ".join(sorted(BY_NAME))
+            raise ValueError(f"sinks = {sink!r}: must be one of {names}, or an object with send, finding and close")
+    return list(sinks)
+
+
+class Sending:
+    """The sinks of one watch.
+
+    Args:
+        sinks: checked ones; none on processes that do not write.
+        path: directory of the run.
+        step: the last step before those to come.
+        resume: whether the run goes on.
+        note: stores a finding about a sink.
+        strict: raise what goes wrong.
+    """
+
+    def __init__(
+        self,
+        sinks: Sequence[Sink | str],
+        path: str | os.PathLike[str],
+        step: int,
+        resume: bool,
+        note: Callable[[Finding], None],
+        strict: bool = False,
+    ) -> None:
+        self._note, self._strict = note, strict
+        self._asked = list(sinks)
+        self._step = step
+        self._path = Path(path)
+        self._last, self._known = _before(path) if sinks and resume else (0, {})
+        self._lanes: list[Lane] = []
+        self._held: tuple[int, Assembler, Array, Mapping[str, Array]] | None = None
+        self._summary = Summary()
+
+    def open(self, writer: RunWriter | None) -> None:
+        """Make the sinks, and remember in the run what each wants to know when it goes on."""
+        memory: dict[str, Any] = {}
+        for asked in self._asked:
+            sink: Any = asked
+            try:
+                if isinstance(asked, str):
+                    sink = BY_NAME[asked].of(Place(self._path, self._step, self._last, self._known.get(asked, {})))
+                    memory[asked] = sink.memory
+            except Exception as error:
+                self._failed(name_of(asked), error)
+                continue
+            self._lanes.append(Lane(name_of(asked), sink))
+        if writer is not None and memory:
+            writer.meta("sinks", {**self._known, **memory})
+
+    def measured(self, step: int, made: Assembler, row: Array, per: Mapping[str, Array], logged: Logged) -> None:
+        """Send what was measured at a step, and what the loop logged since the last one.
+
+        Args:
+            step: the step.
+            made: what made its row.
+            row: the row.
+            per: quantities of each tensor.
+            logged: what the loop logged, flushed.
+        """
+        if not self._lanes:
+            return
+        self._held = step, made, row, per
+        if any(lane.free for lane in self._lanes):
+            self._send(logged)
+        self._look()
+
+    def finding(self, step: int, finding: Finding) -> None:
+        """Send a finding."""
+        for lane in self._lanes:
+            if lane.error is None:
+                lane.finding(step, finding)
+
+    def close(self, status: str, logged: Logged) -> None:
+        """Send what waits, and let go of the sinks."""
+        if self._lanes:
+            self._send(logged)
+        for lane in self._lanes:
+            lane.close(status, PATIENCE)
+        self._look()
+
+    def take_seconds(self) -> float:
+        """Seconds of the processor that the sinks' threads took since the last call."""
+        return sum(lane.take_seconds() for lane in self._lanes)
+
+    def _send(self, logged: Logged) -> None:
+        """Hand over the newest measured step, and the newest of what was logged."""
+        steps: dict[int, dict[str, float]] = {}
+        if self._held is not None:
+            (step, made, row, per), self._held = self._held, None
+            steps[step] = self._summary.numbers(made.infos({}), per, made.layout.columns, row)
+        for number, numbers in logged.take().items():
+            steps.setdefault(number, {}).update({f"equipoise/log/{name}": value for name, value in numbers.items()})
+        for number in sorted(steps):
+            for lane in self._lanes:
+                lane.send(number, steps[number])
+
+    def _look(self) -> None:
+        """Note the sinks that failed, each once, and go on without them."""
+        failed = [lane for lane in self._lanes if lane.error is not None]
+        self._lanes = [lane for lane in self._lanes if lane.error is None]
+        for lane in failed:
+            assert lane.error is not None
+            self._failed(lane.name, lane.error)
+
+    def _failed(self, name: str, error: Exception) -> None:
+        if self._strict:
+            raise error
+        self._note(notes.sink_failed(name, error))
+
+
+def _before(path: str | os.PathLike[str]) -> tuple[int, Mapping[str, Any]]:
+    """The last step of the run that is there, and what its sinks said of themselves."""
+    if not os.path.exists(os.path.join(path, FILE)):
+        return 0, {}
+    with Run.open(path) as run:
+        known, last = run.meta.get("sinks"), int(max(run.steps, default=0))
+    return last, known if isinstance(known, dict) else {}

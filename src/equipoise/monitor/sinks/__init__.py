@@ -1,0 +1,16 @@
+"""Sinks: where watch sends its numbers and findings besides the run.
+
+Each needs its library only when it is made.
+"""
+
+from equipoise.monitor.sinks.base import Place, Sink
+from equipoise.monitor.sinks.logs import Logs
+from equipoise.monitor.sinks.mlflow import MLflow
+from equipoise.monitor.sinks.tensorboard import TensorBoard
+from equipoise.monitor.sinks.trackio import Trackio
+from equipoise.monitor.sinks.wandb import WandB
+
+__all__ = ["BY_NAME", "Logs", "MLflow", "Place", "Sink", "TensorBoard", "Trackio", "WandB"]
+
+BY_NAME = {"logging": Logs, "mlflow": MLflow, "tensorboard": TensorBoard, "trackio": Trackio, "wandb": WandB}
+"""The sinks that can be asked for by name."""

@@ -1,0 +1,86 @@
+"""To an MLflow tracking server, or a database in a file."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Mapping
+from typing import Any, Self, final
+
+from equipoise.monitor.sinks.base import Place, library, text_of
+from equipoise.planner.finding import Finding
+
+ODD = re.compile(r"[^\w\-. :/]")
+"""What MLflow does not take in a name."""
+
+BATCH = 1000
+"""The most metrics that MLflow takes at once."""
+
+
+@final
+class MLflow:
+    """Logs metrics into a run of MLflow, and findings as its tags.
+
+    Args:
+        run_id: of a run to log into. None: the active one, or else a new one in the current experiment.
+        name: of a new run.
+        own: end the run at the end; a new one is ended in any case.
+        after: steps up to this one are there already.
+        every_seconds: at most one step in so many seconds, after the first hundred.
+    """
+
+    def __init__(
+        self,
+        run_id: str | None = None,
+        *,
+        name: str | None = None,
+        own: bool = False,
+        after: int = 0,
+        every_seconds: float = 5.0,
+    ) -> None:
+        mlflow = library("mlflow", "mlflow")
+        self.after, self.every_seconds = after, every_seconds
+        self._client = mlflow.MlflowClient()
+        self._metric = library("mlflow.entities", "mlflow").Metric
+        active = mlflow.active_run()
+        if run_id is None and active is not None:
+            run_id = active.info.run_id
+        self._own = own or run_id is None
+        if run_id is None:
+            # Started and left again: a run of the caller's own may begin later, and must not find this one active.
+            with mlflow.start_run(run_name=name) as run:
+                run_id = run.info.run_id
+        assert run_id is not None
+        self._run_id: str = run_id
+        if self._own:
+            self._client.update_run(run_id, status="RUNNING")
+
+    @classmethod
+    def of(cls, place: Place) -> Self:
+        """The active run, or one named after the run's directory."""
+        active = library("mlflow", "mlflow").active_run()
+        if active is not None:
+            return cls(active.info.run_id, after=place.after(run_id=active.info.run_id))
+        known = place.memory.get("run_id")
+        return cls(known, own=known is not None, name=place.path.absolute().name, after=place.after())
+
+    @property
+    def memory(self) -> dict[str, Any]:
+        """What to know when the run goes on."""
+        return {"run_id": self._run_id}
+
+    def send(self, step: int, numbers: Mapping[str, float]) -> None:
+        """One metric for each number."""
+        now = int(time.time() * 1000)
+        metrics = [self._metric(ODD.sub("_", name), value, now, step) for name, value in numbers.items()]
+        for start in range(0, len(metrics), BATCH):
+            self._client.log_batch(self._run_id, metrics=metrics[start : start + BATCH])
+
+    def finding(self, step: int, finding: Finding) -> None:
+        """A tag, under its code."""
+        self._client.set_tag(self._run_id, f"equipoise/{finding.code}", f"step {step}: {text_of(finding)}"[:5000])
+
+    def close(self, status: str) -> None:
+        """End the run if it was made here."""
+        if self._own:
+            self._client.set_terminated(self._run_id, "FINISHED" if status == "finished" else "FAILED")

@@ -1,0 +1,105 @@
+"""To Weights & Biases, online or offline."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Mapping
+from typing import Any, Self, final
+
+from equipoise.monitor.sinks.base import Place, library, text_of
+from equipoise.planner.finding import Finding
+
+log = logging.getLogger("equipoise.monitor")
+
+LEVELS = {"error": "ERROR", "warning": "WARN", "info": "INFO"}
+STEP = "equipoise/step"
+
+
+@final
+class WandB:
+    """Logs numbers into a run of W&B, and raises findings as its alerts.
+
+    In a run of the caller's own, numbers join the row that the caller commits next, and `equipoise/step` is their axis:
+    the caller's own steps are never moved. A run that is made here has the steps of training.
+
+    Args:
+        run: of `wandb.init`. None: the active one, or else a new one, offline where W&B cannot be reached.
+        directory: where a new run keeps its files.
+        project: of a new run.
+        name: of a new run.
+        id: of a run to go on with.
+        after: steps up to this one are there already.
+        every_seconds: at most one step in so many seconds, after the first hundred.
+    """
+
+    def __init__(
+        self,
+        run: Any = None,
+        *,
+        directory: str | os.PathLike[str] | None = None,
+        project: str | None = None,
+        name: str | None = None,
+        id: str | None = None,
+        after: int = 0,
+        every_seconds: float = 5.0,
+    ) -> None:
+        wandb = library("wandb", "wandb")
+        self.after, self.every_seconds = after, every_seconds
+        run = wandb.run if run is None else run
+        self._own = run is None
+        if run is None:
+            folder = None if directory is None else os.fspath(directory)
+            run = _new(wandb, dir=folder, project=project or _project(), name=name, id=id)
+        self._run = run
+        if not self._own:
+            run.define_metric(STEP, hidden=True)
+            run.define_metric("equipoise/*", step_metric=STEP)
+
+    @classmethod
+    def of(cls, place: Place) -> Self:
+        """The active run, or one named after the run's directory."""
+        active = library("wandb", "wandb").run
+        if active is not None:
+            return cls(active, after=place.after(id=active.id))
+        name = place.path.absolute().name
+        return cls(directory=place.path, name=name, id=place.memory.get("id"), after=place.after())
+
+    @property
+    def memory(self) -> dict[str, Any]:
+        """What to know when the run goes on."""
+        return {"id": self._run.id}
+
+    def send(self, step: int, numbers: Mapping[str, float]) -> None:
+        """One row of history, or a part of the caller's."""
+        if self._own:
+            self._run.log(dict(numbers), step=step)
+        else:
+            self._run.log({**numbers, STEP: step}, commit=False)
+
+    def finding(self, step: int, finding: Finding) -> None:
+        """An alert, and a line of the summary."""
+        text = f"step {step}: {text_of(finding)}"
+        self._run.alert(title=f"equipoise: {finding.code}", text=text, level=LEVELS[finding.severity])
+        self._run.summary[f"equipoise/findings/{finding.code}"] = text
+
+    def close(self, status: str) -> None:
+        """Finish the run if it was made here."""
+        if self._own:
+            self._run.finish(exit_code=0 if status == "finished" else 1)
+
+
+def _project() -> str:
+    return os.environ.get("WANDB_PROJECT", "equipoise")
+
+
+def _new(wandb: Any, **options: Any) -> Any:
+    """A new run, or one of before; offline where nobody is logged in or the server does not answer."""
+    if options["dir"] is not None:
+        os.makedirs(options["dir"], exist_ok=True)
+    options |= {"resume": "allow", "reinit": "create_new", "settings": wandb.Settings(console="off")}
+    try:
+        return wandb.init(**options)
+    except wandb.Error as error:
+        log.warning("wandb keeps the run offline, `wandb sync` sends it: %s", str(error).splitlines()[0])
+        return wandb.init(**options, mode="offline")
