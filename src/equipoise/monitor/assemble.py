@@ -23,6 +23,7 @@ from equipoise.monitor.quantities import (
     formulas,
     variation,
 )
+from equipoise.monitor.sums import RowSums
 from equipoise.monitor.walks import Walks
 
 Array = NDArray[np.float64]
@@ -56,6 +57,7 @@ class Assembler:
         self._owner = np.searchsorted(self._firsts, frame.sampled, side="right") - 1
         self._walks: Walks | None = None
         self._held: dict[str, tuple[list[Any], NDArray[Any]]] = {}
+        self._last: tuple[Any, Hyper] | None = None
         self.layout = self._layout(groups)
         self._is_matrix = (self._ndim > 1).astype(int)
 
@@ -108,22 +110,29 @@ class Assembler:
         if self._walks is None or not self._walks.fits(owners):
             shapes = [(t.group, tuple(t.p.shape), t.scale) for t in self._frame.tensors]
             self._walks = Walks(owners, shapes)
+        key = (steps, self._frame.has_grad.tobytes())
+        square = self._walks.square(self._frame.ages)
+        if self._last is not None and self._last[0] == key and self._last[1].square is square:
+            return self._last[1]
         lost = np.array([[s.lost_of(1), s.lost_of(2)] for s in steps])[self._group, self._is_matrix]
-        return Hyper(
+        hyper = Hyper(
             lr=self._each("lr", steps),
             weight_decay=self._each("weight_decay", steps),
             lost=np.where(self._frame.has_grad, lost, 0.0),
             coupled=self._each("coupled", steps, bool),
             cautious=self._each("cautious", steps, bool),
             sign=1.0 - 2.0 * self._each("maximize", steps, bool),
-            square=self._walks.square(self._frame.ages),
+            square=square,
             by_gradient=self._walks.by_gradient,
             sgd_like=self._walks.sgd_like,
         )
+        self._last = key, hyper
+        return hyper
 
     def row(
         self,
-        flat: NDArray[Any],
+        sums: RowSums,
+        angles: Array,
         hyper: Hyper,
         has: tuple[NDArray[np.bool_], ...],
         scale: Array,
@@ -132,14 +141,14 @@ class Assembler:
         """One row of the layout, and the quantities of each tensor, with ‖w‖ before the step as "norm_before".
 
         Args:
-            flat: the sums, as `Frame.flat` made them.
+            sums: the sums.
+            angles: those of the sampled rows.
             hyper: hyperparameters of each tensor.
             has: for each tensor whether its optimizer stepped, and whether it had a gradient, and momentum.
             scale: for each tensor what its gradient was multiplied by.
             fixed: the global numbers after the two balances, and those of the groups.
         """
         with np.errstate(all="ignore"):
-            sums, angles = self._frame.unpack(flat)
             totals = _cleaned(sums.tensors(), *has, scale)
             per = formulas(totals, hyper)
             per["unchanged"] = np.where(self._low, totals["same"] / self._sizes, np.nan)

@@ -15,6 +15,7 @@ from equipoise.monitor.decompose import GroupStep
 from equipoise.monitor.measure import Frame
 from equipoise.monitor.quantities import Hyper
 from equipoise.monitor.ranks import reduce_all
+from equipoise.monitor.sums import RowSums
 
 
 @dataclass(frozen=True)
@@ -22,7 +23,8 @@ class Sent:
     """What has arrived of a step, the same on all processes.
 
     Attributes:
-        numbers: the sums, as `Frame.flat` made them.
+        sums: the sums.
+        angles: those of the sampled rows.
         scales: for each optimizer what gradients were multiplied by.
         skipped: for each optimizer whether its step changed nothing.
         failed: whether measuring failed on any process.
@@ -30,7 +32,8 @@ class Sent:
         spectra: of how many tensors it wants spectra next.
     """
 
-    numbers: NDArray[Any]
+    sums: RowSums
+    angles: NDArray[np.float64]
     scales: NDArray[np.float64]
     skipped: NDArray[np.bool_]
     failed: bool
@@ -161,7 +164,8 @@ class Step:
         tail = numbers[self.frame.numbers :].astype(np.float64)
         cost, left, step_time, spectra = tail[2 * n + 1 :].tolist()
         scales, skipped = tail[n + 1 : 2 * n + 1], tail[:n] != 0.0
-        return Sent(numbers, scales, skipped, tail[n] != 0.0, (cost, left, step_time), int(spectra))
+        sums = self.frame.unpack(numbers)
+        return Sent(*sums, scales, skipped, tail[n] != 0.0, (cost, left, step_time), int(spectra))
 
     def row(self, sent: Sent) -> tuple[NDArray[np.float64], dict[str, NDArray[np.float64]]]:
         """The row of the step, and the quantities of each tensor.
@@ -173,4 +177,4 @@ class Step:
         skipped = bool(sent.skipped.any())
         hyper = self._hyper.still(sent.skipped[self.frame.owner]) if skipped else self._hyper
         fixed = [float(skipped), *self._fixed]
-        return self.assembler.row(sent.numbers, hyper, self._has, sent.scales[self.frame.owner], fixed)
+        return self.assembler.row(sent.sums, sent.angles, hyper, self._has, sent.scales[self.frame.owner], fixed)
