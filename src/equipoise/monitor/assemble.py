@@ -27,6 +27,7 @@ from equipoise.monitor.sums import RowSums
 from equipoise.monitor.walks import Walks
 
 Array = NDArray[np.float64]
+Has = tuple[NDArray[np.bool_], NDArray[np.bool_], NDArray[np.bool_]]
 
 
 class Assembler:
@@ -134,7 +135,7 @@ class Assembler:
         sums: RowSums,
         angles: Array,
         hyper: Hyper,
-        has: tuple[NDArray[np.bool_], ...],
+        has: Has,
         scale: Array,
         fixed: list[float],
     ) -> tuple[Array, dict[str, Array]]:
@@ -149,7 +150,7 @@ class Assembler:
             fixed: the global numbers after the two balances, and those of the groups.
         """
         with np.errstate(all="ignore"):
-            totals = _cleaned(sums.tensors(), *has, scale)
+            totals = _cleaned(sums.tensors(), has, scale)
             per = formulas(totals, hyper)
             per["unchanged"] = np.where(self._low, totals["same"] / self._sizes, np.nan)
             angles = np.where(has[0][self._owner], angles, np.nan)
@@ -158,8 +159,8 @@ class Assembler:
             parts = [np.concatenate([per[q.name] for q in PER_TENSOR])]
             balance = float("nan")
             if self._matrices:
-                spread = [np.repeat(part, self._counts) for part in (*has, scale)]
-                rows = _cleaned(sums.rows(), *spread)
+                stepped, grad, momentum = (np.repeat(x, self._counts) for x in has)
+                rows = _cleaned(sums.rows(), (stepped, grad, momentum), np.repeat(scale, self._counts))
                 rows = formulas(rows, hyper.spread(self._counts), only=BY_NEURON)
                 balance = variation(rows["rotation"][self._in_matrix])
                 parts += [self._quantiles(rows[name]).reshape(-1) for name in BY_NEURON]
@@ -178,17 +179,12 @@ class Assembler:
         return out
 
 
-def _cleaned(
-    sums: dict[str, Array],
-    stepped: NDArray[np.bool_],
-    grad: NDArray[np.bool_],
-    momentum: NDArray[np.bool_],
-    scale: Array,
-) -> dict[str, Array]:
+def _cleaned(sums: dict[str, Array], has: Has, scale: Array) -> dict[str, Array]:
     """Sums with gradients unscaled, NaN where there was nothing, and infinite where gradients are not finite.
 
     NaN says "not measured", so that a gradient that is NaN itself is stored as infinite.
     """
+    stepped, grad, momentum = has
     gg = sums["gg"] / scale**2
     sums = sums | {
         "gg": np.where(grad, np.where(np.isfinite(gg), gg, np.inf), np.nan),

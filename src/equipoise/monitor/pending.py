@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from equipoise.monitor.assemble import Assembler
+from equipoise.monitor.assemble import Assembler, Has
 from equipoise.monitor.decompose import GroupStep
 from equipoise.monitor.measure import Frame
 from equipoise.monitor.quantities import Hyper
@@ -109,7 +109,7 @@ class Step:
     _arrived: Any = None
     _hyper: Hyper | None = None
     _fixed: tuple[float, ...] = ()
-    _has: tuple[NDArray[np.bool_], ...] = ()
+    _has: Has | None = None
     _owners: int = 1
 
     def pack(
@@ -174,6 +174,7 @@ class Step:
             sent: what has arrived.
         """
         assert self._hyper is not None
+        assert self._has is not None
         skipped = bool(sent.skipped.any())
         hyper = self._hyper.still(sent.skipped[self.frame.owner]) if skipped else self._hyper
         fixed = [float(skipped), *self._fixed]
