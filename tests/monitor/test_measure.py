@@ -173,6 +173,56 @@ def test_c_err_of_a_random_walk_is_one(tmp_path: Path) -> None:
             assert run.series("c_err", "group 0, parameter 0").values[-100:].mean() == pytest.approx(1.0, rel=0.02), key
 
 
+@pytest.mark.parametrize(
+    "key", ["adamw", "adamw .95", "sgd", "nesterov", "rmsprop", "eq.AdamW", "eq.AdamW without bias correction"]
+)
+def test_c_err_is_one_while_averages_are_young(key: str, tmp_path: Path) -> None:
+    """On a random walk in float64 C_err = 1 at every step, from the first on."""
+    make = {
+        "adamw": lambda p: torch.optim.AdamW(p, lr=1e-3),
+        "adamw .95": lambda p: torch.optim.AdamW(p, lr=1e-3, betas=(0.9, 0.95)),
+        "sgd": lambda p: torch.optim.SGD(p, lr=1e-3, momentum=0.9),
+        "nesterov": lambda p: torch.optim.SGD(p, lr=1e-3, momentum=0.9, nesterov=True),
+        "rmsprop": lambda p: torch.optim.RMSprop(p, lr=1e-3, alpha=0.9),
+        "eq.AdamW": lambda p: eq.AdamW(p, lr=1e-3),
+        "eq.AdamW without bias correction": lambda p: eq.AdamW(p, lr=1e-3, bias_correction=False),
+    }[key]
+    noise = torch.Generator().manual_seed(0)
+    p = torch.nn.Parameter(torch.randn(64, 512, generator=noise, dtype=torch.float64))
+    optimizer = make([p])
+    with eq.watch(None, optimizer, tmp_path, every=1, strict=True, neurons=0, spectra=0):
+        for _ in range(1000 if key == "adamw" else 100):
+            p.grad = torch.randn(64, 512, generator=noise, dtype=torch.float64)
+            optimizer.step()
+    with eq.Run.open(tmp_path) as run:
+        found = dict(zip(*run.series("c_err", "group 0, parameter 0"), strict=True))
+    for t in (1, 2, 5, 20, 1000 if key == "adamw" else 100):
+        assert found[t] == pytest.approx(1.0, rel=0.03), t
+
+
+def test_the_age_of_averages_is_read_off_the_optimizer(tmp_path: Path) -> None:
+    """A watch that comes later, and a tensor whose gradients come later, are told by the state."""
+    noise = torch.Generator().manual_seed(0)
+    params = [torch.nn.Parameter(torch.randn(64, 256, generator=noise)) for _ in range(2)]
+    optimizer = torch.optim.AdamW(params, lr=1e-3)
+
+    def steps(count: int, of: list[Any]) -> None:
+        for _ in range(count):
+            for p in of:
+                p.grad = torch.randn(64, 256, generator=noise)
+            optimizer.step()
+
+    steps(3, params[:1])
+    with eq.watch(None, optimizer, tmp_path, every=1, strict=True):
+        steps(3, params[:1])
+        steps(3, params)
+        optimizer.load_state_dict({**optimizer.state_dict(), "state": {}})
+        steps(2, params)
+    with eq.Run.open(tmp_path) as run:
+        for name in ("group 0, parameter 0", "group 0, parameter 1"):
+            assert run.series("c_err", name).values[-5:] == pytest.approx(np.ones(5), rel=0.05), name
+
+
 def test_large_and_odd_tensors_are_measured_whole(tmp_path: Path) -> None:
     """Blocks: one tensor over several, kernels in another memory order, tensors without a gradient, scalars."""
     torch.manual_seed(0)

@@ -3,16 +3,12 @@
 import copy
 import logging
 import math
-import socket
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-import torch.distributed as dist
 from loops import loss_of, network, train, value, watched
 from torch import nn
 
@@ -389,40 +385,3 @@ def test_an_optimizer_can_be_copied_while_watched(tmp_path: Path) -> None:
         train(model, optimizer, 1)
     with eq.Run.open(tmp_path) as run:
         assert list(run.series("norm", "0.weight").steps) == [1, 2]
-
-
-@pytest.mark.skipif(not dist.is_available() or not dist.is_gloo_available(), reason="needs torch.distributed with gloo")
-def test_two_ranks_give_the_numbers_of_one(tmp_path: Path) -> None:
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        port = str(s.getsockname()[1])
-    script = Path(__file__).with_name("watch_ranks.py")
-    ranks = [subprocess.Popen([sys.executable, script, str(rank), port, tmp_path]) for rank in range(2)]
-    assert [rank.wait(timeout=120) for rank in ranks] == [0, 0]
-    with eq.Run.open(tmp_path / "budget") as run:
-        assert list(run.series("norm", "0.weight").steps)[:7] == [1, 2, 4, 8, 16, 32, 64]
-        assert len(run.series("loss")) == 100
-    single, _ = watched(tmp_path / "one", adamw, 4)
-    for kind in ("fsdp", "ddp"):
-        with eq.Run.open(tmp_path / kind) as run:
-            assert run.status == "finished"
-            assert len(run.timeline) == 0
-            assert list(run.series("norm", "0.weight").steps) == [1, 2, 3, 4]
-            for name in run.tensors:
-                for quantity in (
-                    "norm",
-                    "rotation",
-                    "update",
-                    "grad_norm",
-                    "grad_weight_cos",
-                    "momentum_norm",
-                    "angle",
-                ):
-                    if quantity == "angle" and name == "2.bias":
-                        continue  # it begins at zero, which has no direction
-                    got, right = value(run, quantity, name), value(single, quantity, name)
-                    assert got == pytest.approx(right, rel=1e-3, abs=1e-6), (kind, quantity, name)
-            for share in (0.1, 0.9):
-                got, right = (value(r, "rotation", "0.weight", quantile=share) for r in (run, single))
-                assert got == pytest.approx(right, rel=1e-3)
-            assert value(run, "balance_neurons") == pytest.approx(value(single, "balance_neurons"), rel=1e-3)

@@ -1,11 +1,16 @@
 """One of two gloo ranks that train a watched model under FSDP2 and under DDP; started by its test.
 
-python watch_ranks.py RANK PORT FOLDER
+python watch_ranks.py RANK PORT FOLDER KIND...
+
+Kinds: fsdp, ddp, budget (FSDP2 at the default cadence), both (two optimizers), and what fails on the second rank:
+before, after, spectra, send. The weights at the end are saved as KIND.pt by the first rank.
 """
 
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -15,33 +20,76 @@ from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 import equipoise as eq
+from equipoise.monitor.assemble import Assembler
+from equipoise.monitor.measure import Frame
+
+BREAKS = {
+    "before": (Frame, "before"),
+    "after": (Frame, "after"),
+    "spectra": (Frame, "change_of"),
+    "send": (Assembler, "hyper"),
+}
 
 
-def worker(rank: int, port: int, folder: str) -> None:
-    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "RANK": str(rank), "WORLD_SIZE": "2"}
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo")
-    for kind in ("fsdp", "ddp", "budget"):
-        model = network()
-        if kind != "ddp":
-            mesh = init_device_mesh("cpu", (2,))
-            for layer in (model[0], model[3]):  # type: ignore[index]
-                fully_shard(layer, mesh=mesh)
-            fully_shard(model, mesh=mesh)
-        else:
-            model = DistributedDataParallel(model)
-        optimizer = torch.optim.AdamW(model.parameters(), lr=0.01, weight_decay=0.1)
-        every, steps = (None, 100) if kind == "budget" else (1, 4)
-        with eq.watch(model, optimizer, Path(folder, kind), every=every, strict=True) as watch:
-            for step in range(steps):
-                optimizer.zero_grad()
-                loss = loss_of(model, step)
-                loss.backward()
+def break_it(kind: str) -> Callable[[], None]:
+    """Let one part fail from its third call on; what mends it."""
+    owner, name = BREAKS[kind]
+    whole, calls = getattr(owner, name), []
+
+    def broken(*args: Any, **kwargs: Any) -> Any:
+        calls.append(1)
+        if len(calls) > 2:
+            raise RuntimeError(f"{kind} is broken")
+        return whole(*args, **kwargs)
+
+    setattr(owner, name, broken)
+    return lambda: setattr(owner, name, whole)
+
+
+def optimizers_for(model: torch.nn.Module, kind: str) -> list[torch.optim.Optimizer]:
+    params = list(model.parameters())
+    parts = [params[:3], params[3:]] if kind == "both" else [params]
+    return [torch.optim.AdamW(part, lr=0.01, weight_decay=0.1) for part in parts]
+
+
+def run(kind: str, rank: int, folder: str) -> None:
+    model = network()
+    if kind == "ddp":
+        model = DistributedDataParallel(model)
+    else:
+        mesh = init_device_mesh("cpu", (2,))
+        for layer in (model[0], model[3]):  # type: ignore[index]
+            fully_shard(layer, mesh=mesh)
+        fully_shard(model, mesh=mesh)
+    optimizers = optimizers_for(model, kind)
+    every, steps = (None, 100) if kind == "budget" else (1, 12 if kind in BREAKS else 4)
+    strict = kind not in BREAKS
+    spectra = None if kind == "budget" else 1
+    mend = break_it(kind) if kind in BREAKS and rank == 1 else None
+    given = optimizers if kind == "both" else optimizers[0]
+    with eq.watch(model, given, Path(folder, kind), every=every, spectra=spectra, strict=strict) as watch:
+        for step in range(steps):
+            loss = loss_of(model, step)
+            loss.backward()
+            for optimizer in optimizers:
                 optimizer.step()
-                watch.log(loss=loss)
-        dist.barrier()
-    dist.destroy_process_group()
+                optimizer.zero_grad()
+            watch.log(loss=loss)
+    if mend is not None:
+        mend()
+    if kind in BREAKS:
+        Path(folder, f"{kind}-{rank}.txt").write_text("\n".join(f"{f.code}: {f.evidence}" for f in watch.findings))
+    whole = [p.full_tensor() if hasattr(p, "full_tensor") else p.detach() for p in model.parameters()]  # type: ignore[attr-defined]
+    if rank == 0:
+        torch.save(whole, Path(folder, f"{kind}.pt"))
+    dist.barrier()
 
 
 if __name__ == "__main__":
-    worker(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3])
+    rank, port, folder, *kinds = sys.argv[1:]
+    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "RANK": rank, "WORLD_SIZE": "2"}
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo")
+    for kind in kinds:
+        run(kind, int(rank), folder)
+    dist.destroy_process_group()

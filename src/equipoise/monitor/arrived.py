@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,21 +24,33 @@ class Arrived:
 
     Attributes:
         number: of the step.
-        row: one number for each column of the main layout; empty on processes that do not write.
-        per: each quantity of `quantities.PER_TENSOR`, a number for each tensor, and "norm_before".
         frame: the tensors.
-        assembler: what made the row.
+        assembler: what makes the row.
         skipped: whether the step changed nothing.
-        failed: whether measuring failed on any process; the rest is empty then.
+        failed: whether measuring failed on any process; there is no row then, and none on those that do not write.
+        make: makes `row` and `per`, in whichever thread first asks.
     """
 
     number: int
-    row: NDArray[np.float64]
-    per: dict[str, NDArray[np.float64]]
     frame: Frame
     assembler: Assembler
     skipped: bool
     failed: bool
+    make: Callable[[], tuple[NDArray[np.float64], dict[str, NDArray[np.float64]]]]
+
+    @cached_property
+    def _made(self) -> tuple[NDArray[np.float64], dict[str, NDArray[np.float64]]]:
+        return self.make()
+
+    @property
+    def row(self) -> NDArray[np.float64]:
+        """One number for each column of the main layout."""
+        return self._made[0]
+
+    @property
+    def per(self) -> dict[str, NDArray[np.float64]]:
+        """Each quantity of `quantities.PER_TENSOR`, a number for each tensor, and ‖w‖ before as "norm_before"."""
+        return self._made[1]
 
     @property
     def update_lost(self) -> Finding | None:

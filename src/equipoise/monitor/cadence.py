@@ -32,6 +32,8 @@ class Cadence:
         self._start, self._next = start, start + 1
         self.trained = self.watched = self.spectral = 0.0
         """Seconds so far of training, of watching, and of the part of it that went to spectra."""
+        self._tick: float | None = None
+        self._own = 0.0
         self.step_time = math.nan
         """Seconds of a recent training step; pauses, as for evaluation, do not count."""
         self.cost = 0.0
@@ -42,6 +44,17 @@ class Cadence:
         if self.every is not None:
             return step == self._start + 1 or step % self.every == 0
         return step >= self._next
+
+    def begins(self, now: float) -> None:
+        """A training step begins at this time, and the one before ends."""
+        if self._tick is not None:
+            self.trained_for(max(0.0, now - self._tick - self._own))
+        self._tick, self._own = now, 0.0
+
+    def spent(self, seconds: float) -> float:
+        """Take note that this much of the training step was watching's own."""
+        self._own += seconds
+        return seconds
 
     def trained_for(self, seconds: float) -> None:
         """Count one training step, watching left out."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
+from typing import Any
 
 from equipoise.monitor import notes
 from equipoise.monitor.sending import Sending
@@ -27,6 +29,7 @@ class Faults:
         self._writer: RunWriter | None = None
         self._sending: Sending | None = None
         self.findings: list[Finding] = []
+        self._late: list[Exception] = []
         self.count = 0
         """Failures so far, where several processes must give up together those that all of them know of."""
 
@@ -52,6 +55,12 @@ class Faults:
         if self._sending is not None:
             self._sending.finding(step, finding)
 
+    def note_once(self, code: str, look: Callable[[], Finding | None], step: int) -> None:
+        """Look for something, unless it has been found already, and note it."""
+        found = None if self.noted(code) else look()
+        if found is not None:
+            self.note(found, step)
+
     def noted(self, code: str) -> bool:
         """Whether there is a finding of that code already."""
         return any(f.code == code for f in self.findings)
@@ -64,6 +73,25 @@ class Faults:
             return
         log.warning("watching failed at step %d and goes on without it: %r", step, error, exc_info=error)
         self.note(notes.watch_failed(step, error, GIVE_UP), step)
+
+    def later(self, make: Callable[[], Any]) -> Callable[[], Any] | Any:
+        """What another thread may call in this one's place: None where it fails. If strict, it is called at once."""
+        if self._strict:
+            return make()
+
+        def made() -> Any:
+            try:
+                return make()
+            except Exception as error:
+                self._late.append(error)
+                return None
+
+        return made
+
+    def came_late(self) -> list[Exception]:
+        """What has failed in another thread since the last call."""
+        late, self._late = self._late, []
+        return late
 
     def together(self, step: int) -> None:
         """Count a failure that all processes know of, and note it where it was another's."""

@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from equipoise.theory import _check
 
@@ -121,6 +122,14 @@ class Layout:
     def stored(self) -> np.dtype[Any]:
         """The dtype as stored: little-endian on every machine."""
         return np.dtype(self.dtype).newbyteorder("<")
+
+    def pack(self, row: ArrayLike) -> bytes:
+        """A row as it is stored."""
+        with np.errstate(over="ignore"):
+            values = np.asarray(row).astype(self.stored)
+        if values.shape != (len(self),):
+            raise ValueError(f"row has shape {values.shape}: must be ({len(self)},), as layout {self.kind!r} says")
+        return values.tobytes()
 
     def to_dict(self) -> dict[str, Any]:
         """As plain data for JSON."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,9 @@ MEASURED = {q.name for q in (*GLOBAL, *PER_TENSOR)}
 MOST = 256
 """Steps that may wait before they are stored in any case."""
 
+SOON, LATER = 0.2, 2.0
+"""Seconds that numbers may wait: those on the CPU, and those on a device, which must be waited for."""
+
 
 class Logged:
     """Collects logged numbers by step, and writes them as rows of kind "log".
@@ -30,6 +34,8 @@ class Logged:
         self._writer = writer
         self._names: list[str] = []
         self._waiting: dict[int, dict[str, Any]] = {}
+        self._flushed = time.monotonic()
+        self._away = False
         self._newest: dict[str, tuple[int, float]] = {}
 
     def add(self, step: int, numbers: dict[str, Any]) -> None:
@@ -47,12 +53,14 @@ class Logged:
                 if value.numel() != 1:
                     raise ValueError(f"{name} has shape {tuple(value.shape)}: must be a number, or have one element")
                 kept[name] = value.detach().clone().reshape(())
+                self._away = self._away or value.device.type != "cpu"
             else:
                 try:
                     kept[name] = float(value)
                 except (TypeError, ValueError):
                     raise ValueError(f"{name} = {value!r}: must be a number, or a tensor with one element") from None
-        if len(self._waiting) >= MOST and step not in self._waiting:
+        long = LATER if self._away else SOON
+        if step not in self._waiting and (len(self._waiting) >= MOST or time.monotonic() - self._flushed > long):
             self.flush(step)
         self._waiting.setdefault(step, {}).update(kept)
 
@@ -62,6 +70,7 @@ class Logged:
         Args:
             before: only those of steps before this one.
         """
+        self._flushed = time.monotonic()
         steps = [s for s in self._waiting if before is None or s < before]
         if self._writer is None or not steps:
             return

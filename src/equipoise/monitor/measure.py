@@ -111,7 +111,7 @@ class Frame:
             cautious: whether any tensor's decay is cautious.
         """
         if cautious and "cw" not in self._names:
-            self._names += ["cw", "cd"]
+            self._names = [*self._names, "cw", "cd"]
             self._room = None
         if self._room is None:
             self._room = Room(self.blocks, self._names, len(self.sampled))

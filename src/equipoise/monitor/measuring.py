@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from functools import partial
 
 import numpy as np
 import torch
@@ -60,6 +61,7 @@ class Measuring:
         self._afforded = 0
         self._waiting: Step | None = None
         self._measured = 0
+        self._told: Frame | None = None
 
     @torch.no_grad()
     def _new_frame(self) -> Frame:
@@ -189,6 +191,7 @@ class Measuring:
         """
         step, self.open = self.open, None
         assert step is not None
+        step.failed |= not all(turn.ended for turn in step.turns.values())  # something raised inside a step
         owners, cadence = len(self._owners), self._cadence
         afforded = self._spectra.affords(cadence.credit) if self._spectra and step.frame.sharded else 0
         words = (*cadence.account, float(afforded))
@@ -223,18 +226,17 @@ class Measuring:
         sent = step.receive()
         self._cadence.plan(step.number, sent.account if step.frame.sharded else None)
         self._afforded = sent.spectra
-        if sent.failed or not self._first:
-            return Arrived(step.number, np.zeros(0), {}, step.frame, step.assembler, False, sent.failed)
-        row, per = step.row(sent)
-        self._tell_norms(step, per["norm_before"], writer)
-        return Arrived(step.number, row, per, step.frame, step.assembler, bool(sent.skipped.any()), False)
+        skipped, row = bool(sent.skipped.any()), partial(step.row, sent)
+        arrived = Arrived(step.number, step.frame, step.assembler, skipped, sent.failed, row)
+        if self._first and not sent.failed and self._told is not step.frame:
+            self._tell_norms(step, arrived.per["norm_before"], writer)
+        return arrived
 
     def _tell_norms(self, step: Step, norms: NDArray[np.float64], writer: RunWriter | None) -> None:
-        if len(self._norms) >= len(step.frame.tensors) and all(t.name in self._norms for t in step.frame.tensors):
-            return
         new = {t.name: float(n) for t, n in zip(step.frame.tensors, norms, strict=True) if np.isfinite(n)}
         new = {name: n for name, n in new.items() if name not in self._norms}
         self._norms |= new
+        self._told = step.frame if all(t.name in self._norms for t in step.frame.tensors) else None
         if writer is not None:
             writer.describe(tensors=[t for t in step.assembler.infos(self._norms) if t.name in new])
 

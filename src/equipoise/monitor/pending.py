@@ -10,11 +10,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from equipoise.monitor.assemble import Assembler
+from equipoise.monitor.assemble import Assembler, Has
 from equipoise.monitor.decompose import GroupStep
 from equipoise.monitor.measure import Frame
 from equipoise.monitor.quantities import Hyper
 from equipoise.monitor.ranks import reduce_all
+from equipoise.monitor.sums import RowSums
 
 
 @dataclass(frozen=True)
@@ -22,7 +23,8 @@ class Sent:
     """What has arrived of a step, the same on all processes.
 
     Attributes:
-        numbers: the sums, as `Frame.flat` made them.
+        sums: the sums.
+        angles: those of the sampled rows.
         scales: for each optimizer what gradients were multiplied by.
         skipped: for each optimizer whether its step changed nothing.
         failed: whether measuring failed on any process.
@@ -30,7 +32,8 @@ class Sent:
         spectra: of how many tensors it wants spectra next.
     """
 
-    numbers: NDArray[Any]
+    sums: RowSums
+    angles: NDArray[np.float64]
     scales: NDArray[np.float64]
     skipped: NDArray[np.bool_]
     failed: bool
@@ -47,12 +50,14 @@ class Turn:
         skips: how many steps the optimizer had skipped before.
         scale: what gradients are multiplied by; None for 1.
         skipped: whether it changed nothing; a tensor where the device knows.
+        ended: whether its step came to an end.
     """
 
     closure: bool
     skips: int
     scale: Any = None
     skipped: Any = 0.0
+    ended: bool = False
 
     @staticmethod
     def begin(optimizer: Any, closure: bool) -> Turn:
@@ -67,6 +72,7 @@ class Turn:
 
     def end(self, optimizer: Any) -> None:
         """Take note of what is known after; GradScaler takes its word back soon."""
+        self.ended = True
         infinite = getattr(optimizer, "found_inf", None)
         self.skipped = float(int(getattr(optimizer, "skipped", 0)) > self.skips) if infinite is None else infinite
 
@@ -106,7 +112,7 @@ class Step:
     _arrived: Any = None
     _hyper: Hyper | None = None
     _fixed: tuple[float, ...] = ()
-    _has: tuple[NDArray[np.bool_], ...] = ()
+    _has: Has | None = None
     _owners: int = 1
 
     def pack(
@@ -161,7 +167,8 @@ class Step:
         tail = numbers[self.frame.numbers :].astype(np.float64)
         cost, left, step_time, spectra = tail[2 * n + 1 :].tolist()
         scales, skipped = tail[n + 1 : 2 * n + 1], tail[:n] != 0.0
-        return Sent(numbers, scales, skipped, tail[n] != 0.0, (cost, left, step_time), int(spectra))
+        sums = self.frame.unpack(numbers)
+        return Sent(*sums, scales, skipped, tail[n] != 0.0, (cost, left, step_time), int(spectra))
 
     def row(self, sent: Sent) -> tuple[NDArray[np.float64], dict[str, NDArray[np.float64]]]:
         """The row of the step, and the quantities of each tensor.
@@ -170,7 +177,8 @@ class Step:
             sent: what has arrived.
         """
         assert self._hyper is not None
+        assert self._has is not None
         skipped = bool(sent.skipped.any())
         hyper = self._hyper.still(sent.skipped[self.frame.owner]) if skipped else self._hyper
         fixed = [float(skipped), *self._fixed]
-        return self.assembler.row(sent.numbers, hyper, self._has, sent.scales[self.frame.owner], fixed)
+        return self.assembler.row(sent.sums, sent.angles, hyper, self._has, sent.scales[self.frame.owner], fixed)

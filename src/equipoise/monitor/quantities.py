@@ -94,7 +94,9 @@ def formulas(s: dict[str, Array], h: Hyper, *, only: Sequence[str] | None = None
         only: the names wanted; None for all but "unchanged" and "angle".
     """
     d = h.lost
-    cw, cd = np.where(h.cautious, s["cw"], s["ww"]), np.where(h.cautious, s["cd"], s["dw"])
+    cw, cd = s["ww"], s["dw"]
+    if h.cautious.any():
+        cw, cd = np.where(h.cautious, s["cw"], cw), np.where(h.cautious, s["cd"], cd)
     norm, change = np.sqrt(s["ww"]), np.sqrt(s["dd"])
     along = s["dw"] / norm
     uu = np.maximum(s["dd"] + 2 * d * cd + d * d * cw, 0.0)  # ‖Δ + d·ŵ‖²

@@ -78,7 +78,8 @@ class Cell:
         if self._one and self._exact:
             torch.dot(a.view(-1), b.view(-1), out=self._points[name])
         elif self._exact:
-            torch.linalg.vecdot(a, b, out=self._slots[name])
+            product = torch.mul(a, b, out=self._room.scratch(self.block, 2))
+            torch.sum(product, 1, out=self._slots[name])
         else:
             self._slots[name].copy_(torch.linalg.vecdot(a, b))
 
@@ -119,7 +120,7 @@ class Room:
         self._largest: dict[tuple[Any, ...], int] = {}
         for block in blocks:
             key = (block.device, block.work)
-            self._largest[key] = max(self._largest.get(key, 0), 0 if block.direct else block.rows * block.width)
+            self._largest[key] = max(self._largest.get(key, 0), block.rows * block.width)
         self.all = [Cell(block, self) for block in blocks]
         self._by_owner: dict[int, list[Cell]] = {}
         for cell in self.all:

@@ -7,11 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from equipoise.monitor import notes
-from equipoise.monitor.assemble import Assembler
+from equipoise.monitor.arrived import Arrived
 from equipoise.monitor.logged import Logged
 from equipoise.monitor.run import Run
 from equipoise.monitor.schema import FILE
@@ -22,8 +19,6 @@ from equipoise.monitor.sinks.summary import Summary
 from equipoise.monitor.writer import RunWriter
 from equipoise.planner.finding import Finding
 from equipoise.theory import _check
-
-Array = NDArray[np.float64]
 
 PATIENCE = 30.0
 """Seconds that the end of a run waits for a sink."""
@@ -76,7 +71,7 @@ class Sending:
         self._path = Path(path)
         self._last, self._known = _before(path) if sinks and resume else (0, {})
         self._lanes: list[Lane] = []
-        self._held: tuple[int, Assembler, Array, Mapping[str, Array]] | None = None
+        self._held: Arrived | None = None
         self._summary = Summary()
 
     def open(self, writer: RunWriter | None) -> None:
@@ -95,19 +90,16 @@ class Sending:
         if writer is not None and memory:
             writer.meta("sinks", {**self._known, **memory})
 
-    def measured(self, step: int, made: Assembler, row: Array, per: Mapping[str, Array], logged: Logged) -> None:
+    def measured(self, arrived: Arrived, logged: Logged) -> None:
         """Send what was measured at a step, and what the loop logged since the last one.
 
         Args:
-            step: the step.
-            made: what made its row.
-            row: the row.
-            per: quantities of each tensor.
-            logged: what the loop logged, flushed.
+            arrived: the step.
+            logged: what the loop logged.
         """
         if not self._lanes:
             return
-        self._held = step, made, row, per
+        self._held = arrived
         if any(lane.free for lane in self._lanes):
             self._send(logged)
         self._look()
@@ -134,8 +126,10 @@ class Sending:
         """Hand over the newest measured step, and the newest of what was logged."""
         steps: dict[int, dict[str, float]] = {}
         if self._held is not None:
-            (step, made, row, per), self._held = self._held, None
-            steps[step] = self._summary.numbers(made.infos({}), per, made.layout.columns, row)
+            one, self._held = self._held, None
+            made = one.assembler
+            steps[one.number] = self._summary.numbers(made.infos({}), one.per, made.layout.columns, one.row)
+        logged.flush()
         for number, numbers in logged.take().items():
             steps.setdefault(number, {}).update({f"equipoise/log/{name}": value for name, value in numbers.items()})
         for number in sorted(steps):

@@ -47,8 +47,7 @@ class Sources:
         ]
 
     def averages(self) -> list[Tensor | None]:
-        """The momentum of each tensor before the step, None where there is none."""
-        self._look()
+        """The momentum of each tensor before the step, None where there is none; `ages` looks for it."""
         found: list[Tensor | None] = [None] * len(self._params)
         for i, m in zip(self._at, self._held, strict=True):
             found[i] = m if type(m) is Tensor else local(like(m, self._params[i]))

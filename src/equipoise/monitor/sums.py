@@ -39,9 +39,15 @@ class RowSums:
         if self._pieces is None:
             return self._named(np.add.reduceat(self._values, self._firsts, axis=1, dtype=np.float64))
         _, starts, tensors = self._pieces
-        parts = np.add.reduceat(self._values, starts, axis=1, dtype=np.float64)
-        total = np.zeros((len(self._firsts), len(parts)))
-        np.add.at(total, tensors, parts.T)  # a large tensor has several parts
+        values = self._values
+        if len(starts) < values.shape[1]:
+            values = np.add.reduceat(values, starts, axis=1, dtype=np.float64)
+        if len(tensors) == len(self._firsts):  # each tensor is one piece
+            total = np.empty(values.shape)
+            total[:, tensors] = values
+            return self._named(total)
+        total = np.zeros((len(self._firsts), len(values)))
+        np.add.at(total, tensors, values.T)  # a large tensor has several pieces
         return self._named(total.T)
 
     def rows(self) -> dict[str, Array]:

@@ -20,7 +20,7 @@ from equipoise.theory.directions import autocorrelation, direction, finite_beta2
 AGED = 1 << 40
 """A step at which averages have forgotten how they began."""
 
-CLOSE = 1e-4
+CLOSE = 2e-3
 """Averages are old when the direction's size is that close to what it will be."""
 
 
@@ -131,10 +131,10 @@ class Walks:
         if (ages >= self._old).all():
             return self._square
         factor = np.ones(len(ages))
-        for group, age in {(g, a) for g, a in zip(self._group.tolist(), ages.tolist(), strict=True)}:
-            grow = self._growth[group]
-            if grow is not None and math.isfinite(age) and age >= 1:
-                factor[(self._group == group) & (ages == age)] = grow(age)
+        for age in np.unique(ages).tolist():  # most often one
+            if math.isfinite(age) and age >= 1:
+                each = np.array([1.0 if grow is None else grow(age) for grow in self._growth])
+                factor = np.where(ages == age, each[self._group], factor)
         return self._square * factor
 
     @cached_property

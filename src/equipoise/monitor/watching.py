@@ -86,19 +86,10 @@ class Watch:
     """An attached watch; made by `watch`, which explains its arguments."""
 
     def __init__(
-        self,
-        model: torch.nn.Module | None,
-        optimizer: Any,
-        path: str | os.PathLike[str],
-        every: int | None,
-        overhead: float,
-        neurons: int,
-        spectra: int | None,
-        resume: bool | int,
-        meta: Mapping[str, Any] | None,
-        sinks: Sequence[Sink | str],
-        strict: bool,
-    ) -> None:
+        self, model: torch.nn.Module | None, optimizer: Any, path: str | os.PathLike[str], every: int | None,
+        overhead: float, neurons: int, spectra: int | None, resume: bool | int, meta: Mapping[str, Any] | None,
+        sinks: Sequence[Sink | str], strict: bool,
+    ) -> None:  # fmt: skip
         sinks = sending.checked(sinks)
         owners = self._owners = Owners(optimizer)
         rank, _ = rank_of()
@@ -126,8 +117,6 @@ class Watch:
         self._sending.open(self._writer)
         self._logged = Logged(self._writer)
         self._knots = Knots(self._writer)
-        self._own = 0.0
-        self._tick: float | None = None
         self._closed = False
         self._handles: list[Any] = []
         for k, one in enumerate(owners.each):
@@ -168,6 +157,9 @@ class Watch:
             self._finish()
             self._logged.flush()
             self._knots.flush()
+            if self._writer is not None:
+                self._writer.flush()
+            self._finish()
         except Exception as error:
             self._fail(error)
         finally:
@@ -233,9 +225,7 @@ class Watch:
 
     def _new_step(self, start: float) -> bool:
         """End the step before, and begin the next; whether it is measured."""
-        if self._tick is not None:
-            self._cadence.trained_for(max(0.0, start - self._tick - self._own))
-        self._tick, self._own = start, 0.0
+        self._cadence.begins(start)
         self._send()  # where not all optimizers stepped
         self.step += 1
         self._finish()
@@ -252,8 +242,7 @@ class Watch:
             self._fail(error)
         if not self._keeps:
             step.frame.release()
-        seconds = time.perf_counter() - start
-        self._own += seconds
+        seconds = self._cadence.spent(time.perf_counter() - start)
         self._cadence.watched_for(step.seconds + seconds, step.spectral)
 
     @property
@@ -263,16 +252,17 @@ class Watch:
 
     def _count(self, start: float) -> None:
         """Count the time since then as watching's own."""
-        seconds = time.perf_counter() - start
-        self._own += seconds
+        seconds = self._cadence.spent(time.perf_counter() - start)
         step = self._measuring.open
-        if step is None:
-            self._cadence.also(seconds)
-        else:
+        if step is not None:
             step.seconds += seconds
+        else:
+            self._cadence.also(seconds)
 
     def _finish(self) -> None:
         """Store the step whose numbers wait."""
+        for error in self._faults.came_late():
+            self._fail(error)
         arrived = self._measuring.receive(self._writer)
         if arrived is None:
             return
@@ -280,13 +270,10 @@ class Watch:
             self._faults.together(arrived.number)
         if arrived.failed or self._writer is None:
             return
-        self._writer.append(arrived.number, arrived.row)
-        self._logged.flush()
-        self._sending.measured(arrived.number, arrived.assembler, arrived.row, arrived.per, self._logged)
+        self._writer.append(arrived.number, self._faults.later(lambda: arrived.row))
+        self._sending.measured(arrived, self._logged)
         self._cadence.also(self._sending.take_seconds())
-        lost = None if self._faults.noted("update-lost") else arrived.update_lost
-        if lost is not None:
-            self._note(lost)
+        self._faults.note_once("update-lost", lambda: arrived.update_lost, self.step)
 
     def _note(self, finding: Finding) -> None:
         self._faults.note(finding, self.step)

@@ -8,11 +8,10 @@ import os
 import sqlite3
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
-import numpy as np
 from numpy.typing import ArrayLike
 
 from equipoise.monitor.layout import Layout, Quantity, TensorInfo, to_json
@@ -102,12 +101,15 @@ class RunWriter:
 
     # What training calls
 
-    def append(self, step: int, row: ArrayLike, *, kind: str = "main", time: float | None = None) -> None:
+    def append(
+        self, step: int, row: ArrayLike | Callable[[], Any], *, kind: str = "main", time: float | None = None
+    ) -> None:
         """Store the numbers of one step.
 
         Args:
             step: larger than the last one of this kind; see `rewind`.
-            row: one number for each column of the kind's layout; NaN where nothing was measured.
+            row: one number for each column of the kind's layout; NaN where nothing was measured. A function that
+                returns them is called by the thread that writes; where it returns None, there is no row.
             kind: which layout.
             time: seconds since 1970; now if not given.
         """
@@ -117,12 +119,20 @@ class RunWriter:
                 self._trouble.dropped += 1
             return
         try:
-            step, data = self._checked(step, row, kind)
+            layout = self._layout_of(kind)
+            data = row if callable(row) else layout.pack(row)
+            step = self._checked(step, kind)
             when = _now() if time is None else _check.number("time", time)
         except (TypeError, ValueError) as error:
             self._refuse(error)
             return
-        if worker.put(lambda ledger: ledger.row(kind, step, when, data), len(data)):
+
+        def job(ledger: Ledger) -> None:
+            made = data() if callable(data) else data
+            if made is not None:
+                ledger.row(kind, step, when, made if isinstance(made, bytes) else layout.pack(made))
+
+        if worker.put(job, 8 * len(layout) if callable(data) else len(data)):
             self._last[kind] = step
             if self._resumed:  # no kind of rows may begin before this, or a step would be there twice
                 self._resumed, self._floor = False, step - 1
@@ -215,21 +225,20 @@ class RunWriter:
             self._trouble.error = None
             raise RunError(f"{self.path}: cannot be written ({error})") from error
 
-    def _checked(self, step: int, row: ArrayLike, kind: str) -> tuple[int, bytes]:
-        step = _step(step)
+    def _layout_of(self, kind: str) -> Layout:
         layout = self._layouts.get(kind)
         if layout is None:
             raise ValueError(f"kind = {kind!r}: must have a layout before its first row; call layout() first")
-        with np.errstate(over="ignore"):
-            values = np.asarray(row).astype(layout.stored)
-        if values.shape != (len(layout),):
-            raise ValueError(f"row has shape {values.shape}: must be ({len(layout)},), as layout {kind!r} says")
+        return layout
+
+    def _checked(self, step: int, kind: str) -> int:
+        step = _step(step)
         last = self._last.get(kind, self._floor)
         if step <= last:
             raise ValueError(
                 f"step = {step}: must be > {last}, the last one; if training went back, call rewind() first"
             )
-        return step, values.tobytes()
+        return step
 
     def _refuse(self, error: Exception) -> None:
         if self._strict:
