@@ -23,8 +23,8 @@ from torch import Tensor, nn
 import equipoise as eq
 from equipoise.planner.finding import Finding
 
-STEPS = 320
-WARMUP = 40
+STEPS = 240
+WARMUP = 30
 
 FAULTS = {
     "healthy": (),
@@ -77,7 +77,7 @@ class Block(nn.Module):
 class Gpt(nn.Module):
     """Two blocks, learnt positions, an output layer of its own."""
 
-    def __init__(self, tokens: int = 32, width: int = 48, length: int = 32) -> None:
+    def __init__(self, tokens: int = 32, width: int = 32, length: int = 32) -> None:
         super().__init__()
         self.tokens, self.positions = nn.Embedding(tokens, width), nn.Embedding(length, width)
         self.blocks = nn.ModuleList(Block(width, 4) for _ in range(2))
@@ -111,11 +111,12 @@ def text(seed: int) -> Iterator[tuple[Tensor, Tensor]]:
     one, two = torch.randn(32, 64, generator=g), torch.randn(32, 64, generator=g)
     pairs = torch.relu(one[:, None] + two)
     table = torch.softmax(0.6 * pairs @ torch.randn(64, 32, generator=g), -1)
+    x = torch.randint(32, (2000, 33), generator=g)
+    for t in range(2, 33):
+        x[:, t] = torch.multinomial(table[x[:, t - 2], x[:, t - 1]], 1, generator=g)[:, 0]
     while True:
-        x = torch.randint(32, (16, 33), generator=g)
-        for t in range(2, 33):
-            x[:, t] = torch.multinomial(table[x[:, t - 2], x[:, t - 1]], 1, generator=g)[:, 0]
-        yield x[:, :-1], x[:, 1:]
+        batch = x[torch.randint(2000, (12,), generator=g)]
+        yield batch[:, :-1], batch[:, 1:]
 
 
 @dataclass(frozen=True)
@@ -128,8 +129,8 @@ class Patient:
 
 
 PATIENTS = {
-    "cnn": Patient(Cnn, images, {"adamw": (5e-3, 1.4), "sgdm": (0.1, 7e-3)}),
-    "gpt": Patient(Gpt, text, {"adamw": (5e-3, 1.4), "sgdm": (0.2, 3.5e-3)}),
+    "cnn": Patient(Cnn, images, {"adamw": (5e-3, 1.9), "lion": (2e-3, 4.7), "sgdm": (0.1, 9.3e-3)}),
+    "gpt": Patient(Gpt, text, {"adamw": (5e-3, 1.9), "lion": (2e-3, 4.7)}),
 }
 
 
@@ -168,6 +169,8 @@ def train(patient: str, optimizer: str, fault: str, seed: int, path: Path, **wat
         named[chosen].requires_grad_(False)
     if optimizer == "sgdm":
         opt: torch.optim.Optimizer = torch.optim.SGD(groups, lr, 0.9, weight_decay=wd)
+    elif optimizer == "lion":
+        opt = eq.Lion(groups, lr, betas=(0.9, 0.99), weight_decay=wd)
     elif fault == "L2 instead of decoupled":
         opt = torch.optim.Adam(groups, lr, weight_decay=wd / 100)
     else:

@@ -11,6 +11,7 @@ from hypothesis import settings
 
 for folder in ("theory", "optim", "monitor", "geometry"):
     sys.path.insert(0, str(Path(__file__).parent / folder))
+sys.path.append(str(Path(__file__).parents[1] / "benchmarks"))  # the patients of the diagnosis
 settings.register_profile("repeatable", derandomize=True, deadline=None)
 settings.load_profile("repeatable")
 

@@ -11,8 +11,10 @@ that were measured, one after the other (THEORY 2):
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -22,6 +24,7 @@ from equipoise.monitor.layout import Column, TensorInfo
 from equipoise.monitor.recorded import Recorded, Schedules
 from equipoise.monitor.run import Run
 from equipoise.theory import Forecast, forecast, stationary
+from equipoise.theory._scan import run as scan
 
 Array = NDArray[np.float64]
 
@@ -32,7 +35,7 @@ ROUNDS = 3
 """How often updates are matched: each round the forecast's come nearer to the measured ones."""
 
 LEVELS = 64
-"""Learning rates at which the angle of a rotational optimizer is computed; between them it is interpolated."""
+"""Settings at which the stationary state is computed; between them it is interpolated."""
 
 
 @dataclass(frozen=True)
@@ -61,17 +64,20 @@ class Measured:
     grad_weight_cos: Array
 
     @staticmethod
-    def read(run: Run, names: Sequence[str], *, neuron: int | None = None, points: int | None) -> list[Measured]:
+    def read(
+        run: Run, names: Sequence[str], *, last: int, points: int | None, neuron: int | None = None
+    ) -> list[Measured]:
         """Read some tensors of a run, or one neuron of each.
 
         Args:
             run: the run.
             names: of the tensors.
+            last: up to this step: a run may be written while it is read.
             neuron: which neuron.
             points: about how many points at most; the first measured step is always one of them.
         """
         columns = [Column(q, name, neuron=neuron) for name in names for q in QUANTITIES]
-        table = run.table(columns, kind="main", points=points)
+        table = run.table(columns, kind="main", stop=last + 1, points=points)
         steps, values = table.steps, table.values
         if table.level and len(steps):  # forecasts start where the tensor was first seen
             start = run.table(columns, kind="main", start=int(table.first[0]), stop=int(table.first[0]) + 1)
@@ -87,11 +93,6 @@ class Measured:
     def before(self) -> Array:
         """‖w‖ before the step: w + Δ has the length ‖w‖ + r along w."""
         return np.maximum(self.norm * np.cos(self.rotation) - self.radial_change, 1e-300)
-
-    @property
-    def change2(self) -> Array:
-        """‖Δ‖²: its part along w, and that across."""
-        return self.radial_change**2 + (self.norm * np.sin(self.rotation)) ** 2
 
 
 class Case:
@@ -169,14 +170,24 @@ class Case:
             return Predicted(norm, np.full(len(norm), self.group.angle))
         if self.group.move == "hyperball":
             return Predicted(norm, np.arctan(self.lr[self.at]))
-        return Predicted(norm, self.equilibrium)
+        return Predicted(norm, self.equilibrium.rotation)
 
-    @property
-    def equilibrium(self) -> Array:
-        """The rotation at which lr and weight decay of each measured step would settle."""
+    @cached_property
+    def equilibrium(self) -> Predicted:
+        """Norm and rotation at which lr and weight decay of each measured step would settle."""
         skip = ("lr", "weight_decay", "init_norm", "bias_correction", "scale_invariant")
         fixed = {k: v for k, v in self.common.items() if k not in skip}
-        return angles(self.name, self.lr[self.at], self.weight_decay[self.at], fixed)
+        found = settled(self.name, self.lr[self.at], self.weight_decay[self.at], fixed)
+        return Predicted(found.norm * self.part * (1.0 if self.by_gradient else self.update_scale), found.rotation)
+
+    def gap(self, folds: float) -> float:
+        """How far ‖w‖² should still be from its equilibrium, as a share of it.
+
+        Args:
+            folds: the decay so far, added up.
+        """
+        end = self.equilibrium.norm[-1]
+        return abs((self.common["init_norm"] * self.part / end) ** 2 - 1) * math.exp(-2 * folds)
 
     def stages(self) -> tuple[Predicted, ...]:
         """The four forecasts."""
@@ -198,7 +209,7 @@ class Case:
         measured = self.seen.radial_change / self.seen.before
         for _ in range(ROUNDS):
             own = self._forecast(scale=size, radial=radial, drift=drift)
-            size = size * self._size(own, radial + drift)
+            size = size * self._size(own)
             if drifts:
                 drift = self._drift(own, measured, radial, drift)
         return self._forecast(scale=size, radial=radial, drift=drift)
@@ -234,38 +245,36 @@ class Case:
             return np.zeros(len(self.lr))
         return np.interp(np.arange(len(self.lr)), self.at[good], values[good])
 
-    def _size(self, own: Forecast, pull: Array | None = None) -> Array:
-        """By how much the squares of updates are larger than a forecast's.
+    def _size(self, own: Forecast) -> Array:
+        """By how much the squares of updates are larger than a forecast's: of their part across the weights.
 
-        What pulls in as more decay (`radial` and `drift`) is a part of the measured update, and not of the forecast's.
+        The part along them is matched by `radial` and `drift`.
         """
         seen, at = self.seen, self.at
-        before = np.concatenate([[own.init_norm], own.norm[:-1]])[at] * self.part
+        if self.name == "adam_l2":
+            return np.ones(len(self.lr))
         with np.errstate(all="ignore"):
-            if self.name == "adam_l2":
-                return np.ones(len(self.lr))
-            if self.coupled:
-                ratio = seen.change2 / _change2(own)[at]
-            else:
-                inwards = 0.0 if pull is None else self.lr[at] * pull[at] * seen.before
-                ratio = np.maximum(seen.update**2 - inwards**2, 0.0) / (own.update[at] * self.part) ** 2
-            if self.by_gradient:
-                ratio = ratio * (seen.before / before) ** 2  # of gradients at unit norm
+            ratio = (seen.norm * np.sin(seen.rotation) / (own.norm * np.sin(own.rotation) * self.part)[at]) ** 2
+            if self.by_gradient:  # of gradients at unit norm
+                before = np.concatenate([[own.init_norm], own.norm[:-1]])[at]
+                ratio = ratio * (seen.before / before) ** 2
         return np.maximum(self._every(np.where(np.isfinite(ratio), ratio, np.nan)), 0.0)
 
     def along(self, size: Array) -> Array:
-        """λ_u(t) of the gradient alone: its part along w, at the length that the optimizer gives it."""
-        seen = self.seen
+        """λ_u(t) of the gradient alone: its part along w, at the length that the optimizer gives it.
+
+        Where decay is coupled the forecast takes it through momentum. Elsewhere it is averaged here as momentum does.
+        """
+        seen, g = self.seen, self.group.group
         sign = -1.0 if self.group.maximize else 1.0
         with np.errstate(all="ignore"):
             length = seen.grad_norm if self.by_gradient else np.sqrt(self.size * size[self.at]) * self.update_scale
-            return self._every(sign * seen.grad_weight_cos * length / seen.before)
-
-
-def _change2(f: Forecast) -> Array:
-    """‖Δ‖² of every step of a forecast."""
-    before = np.concatenate([[f.init_norm], f.norm[:-1]])
-    return (f.norm * np.sin(f.rotation)) ** 2 + (f.norm * np.cos(f.rotation) - before) ** 2
+            radial = self._every(sign * seen.grad_weight_cos * length / seen.before)
+        if self.coupled:
+            return radial
+        beta = 0.0 if self.name in ("rmsprop", "ngd") else g.betas[1] if self.name == "lion" else g.betas[0]
+        own = 1.0 if self.by_gradient else 1.0 - beta  # SGD sums gradients, the others average them
+        return scan("first_order", np.full(len(radial), beta), own * radial, outputs=1, steps=len(radial))[0]
 
 
 def _radial(f: Forecast) -> Array:
@@ -274,16 +283,21 @@ def _radial(f: Forecast) -> Array:
     return f.norm * np.cos(f.rotation) / before - 1
 
 
-def angles(name: str, lr: Array, weight_decay: Array, fixed: dict[str, Any]) -> Array:
-    """The stationary rotation at each lr and weight decay, from a few levels."""
-    out = np.zeros(len(lr))
-    for wd in np.unique(weight_decay):
-        here = (weight_decay == wd) & (lr > 0)
-        if not here.any():
-            continue
-        levels = np.unique(lr[here])
-        if len(levels) > LEVELS:
-            levels = np.geomspace(levels[0], levels[-1], LEVELS)
-        angles = [stationary(name, lr=float(x), weight_decay=float(wd), **fixed).rotation for x in levels]
-        out[here] = np.interp(np.log(lr[here]), np.log(levels), angles)
-    return out
+def settled(name: str, lr: Array, weight_decay: Array, fixed: dict[str, Any]) -> Predicted:
+    """The stationary state at each lr and weight decay; where there are many, from a few in a row."""
+    pairs, which = np.unique(np.stack([lr, weight_decay]), axis=1, return_inverse=True)
+    many = pairs.shape[1] > LEVELS
+    places = np.unique(np.linspace(0, len(lr) - 1, LEVELS).astype(int)) if many else np.arange(pairs.shape[1])
+    chosen = np.stack([lr, weight_decay])[:, places] if many else pairs
+    found = np.array([_stationary(name, float(x), float(wd), fixed) for x, wd in chosen.T]).T
+    if many:
+        at = np.arange(len(lr))
+        return Predicted(np.interp(at, places, found[0]), np.interp(at, places, found[1]))
+    return Predicted(*found[:, which.reshape(-1)])
+
+
+def _stationary(name: str, lr: float, weight_decay: float, fixed: dict[str, Any]) -> tuple[float, float]:
+    if lr == 0:
+        return float("nan"), 0.0
+    one = stationary(name, lr=lr, weight_decay=weight_decay, **fixed)
+    return one.norm, one.rotation

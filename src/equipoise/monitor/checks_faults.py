@@ -15,7 +15,7 @@ EXPLODES = 0.5
 """Radians a step; a random direction of equal length would be 0.8."""
 
 BEYOND = 10.0
-"""A norm so many times its forecast."""
+"""A norm so many times the larger one of where it began and where it should settle."""
 
 EPS = 0.5
 """Share of a tensor's weights with √v̂ < ε."""
@@ -67,7 +67,10 @@ def check_still(e: Evidence) -> Iterator[Finding]:
     kept = kept if isinstance(kept, dict) else {}
     late, change, grad = e.late, e.high("change"), e.high("grad_norm")
     enough = int(late.sum()) >= 2
-    still = [i for i in range(len(e.names)) if enough and not np.nan_to_num(change[late, i]).any()]
+    seen = np.isfinite(change)
+    still = [
+        i for i in range(len(e.names)) if enough and seen[late, i].any() and not change[late & seen[:, i], i].any()
+    ]
     left_out, frozen = list(kept.get("left_out", [])), list(kept.get("frozen", []))
     reasons: list[tuple[list[str], str, str, str]] = [
         (left_out, "warning", "the optimizer does not have it", "add it to the optimizer, or freeze it"),
@@ -128,11 +131,11 @@ def check_explodes(e: Evidence) -> Iterator[Finding]:
     off: dict[int, str] = {}
     for i in e.matrices:
         if rotation[i] > EXPLODES:
-            off[int(i)] = f"turns by {rotation[i]:.2g} rad a step: nothing that it learns lasts"
+            off[i] = f"turns by {rotation[i]:.2g} rad a step: nothing that it learns lasts"
         elif e.forecasts(i) and (case := e.case(i)) is not None:
-            ratio = case.seen.norm[-1] / case.plain().norm[-1]
-            if ratio > BEYOND:
-                off[int(i)] = f"its norm is {case.seen.norm[-1]:.3g}, {ratio:.3g}× the forecast"
+            usual = max(case.common["init_norm"], float(case.equilibrium.norm[-1]))
+            if case.seen.norm[-1] > BEYOND * usual:
+                off[i] = f"its norm is {case.seen.norm[-1]:.3g}: it began and should settle below {usual:.3g}"
     if off:
         worst = max(off, key=lambda i: float(rotation[i]))
         yield Finding(
@@ -140,7 +143,7 @@ def check_explodes(e: Evidence) -> Iterator[Finding]:
             "error",
             e.names[worst],
             off[worst] + (f"; {len(off) - 1} other tensors too" if len(off) > 1 else ""),
-            f"less than {EXPLODES:g} rad a step, and a norm near its forecast",
+            f"less than {EXPLODES:g} rad a step, and a norm near where it should settle",
             "lower its lr, or clip gradients",
             "measured rotation and norm",
         )

@@ -103,13 +103,15 @@ class Comparer:
         self.groups = recorded(run)
         self.tensors = run.tensors
         steps = run.steps
-        self.schedules = Schedules(run, int(steps[-1]) if len(steps) else 0)
+        self.last = int(steps[-1]) if len(steps) else 0
+        """Up to this step: the run may be written while it is read."""
+        self.schedules = Schedules(run, self.last)
         self._done: dict[Any, Any] = {}
 
     def compare(self, tensor: str, *, neuron: int | None = None, points: int | None = 500) -> Comparison:
         """As the function `compare`."""
         info = self._info(tensor, neuron)
-        (seen,) = Measured.read(self.run, [tensor], neuron=neuron, points=points)
+        (seen,) = Measured.read(self.run, [tensor], last=self.last, neuron=neuron, points=points)
         if not len(seen.steps):
             raise ValueError(f"tensor = {tensor!r}: nothing was measured of it")
         group = self.groups[info.group]
@@ -126,7 +128,7 @@ class Comparer:
         """
         found = []
         tensors = [t for t in tensors if self.tensors[t].group < len(self.groups)]
-        for name, seen in zip(tensors, Measured.read(self.run, tensors, points=points), strict=True):
+        for name, seen in zip(tensors, Measured.read(self.run, tensors, last=self.last, points=points), strict=True):
             if len(seen.steps):
                 info = self.tensors[name]
                 group = self.groups[info.group]

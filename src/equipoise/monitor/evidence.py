@@ -52,7 +52,7 @@ class Evidence:
         columns = [Column(q, n) for q in WANTED if q != "steps" for n in self.names]
         columns += [Column(q, n, quantile=s) for q in ("rotation", "grad_norm") for s in SHARES for n in self.names]
         columns = [c for c in columns if c in known]
-        self._table = run.table(columns, kind="main", points=POINTS) if columns else None
+        self._table = run.table(columns, kind="main", stop=self.comparer.last + 1, points=POINTS) if columns else None
         self._places = {c: i for i, c in enumerate(columns)}
         self.steps: NDArray[np.int64] = self._table.steps if self._table else np.empty(0, np.int64)
 
@@ -128,7 +128,7 @@ class Evidence:
     def case(self, i: int) -> Case | None:
         """The forecast of tensor i; None where nothing was measured of it."""
         if i not in self._cases:
-            (seen,) = Measured.read(self.run, [self.names[i]], points=POINTS)
+            (seen,) = Measured.read(self.run, [self.names[i]], last=self.comparer.last, points=POINTS)
             if not len(seen.steps):
                 return None
             info = self.tensors[i]

@@ -6,6 +6,7 @@ import os
 import time
 from collections.abc import Mapping, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any, Self
 
 import torch
@@ -21,6 +22,7 @@ from equipoise.monitor.measuring import Measuring, TogetherError
 from equipoise.monitor.owners import Owners, cheap, has_closure
 from equipoise.monitor.ranks import rank_of, same_everywhere
 from equipoise.monitor.resume import earlier
+from equipoise.monitor.reviewing import Reviewing
 from equipoise.monitor.sinks import Sink
 from equipoise.monitor.writer import RunWriter
 from equipoise.planner.finding import Finding
@@ -39,6 +41,7 @@ def watch(
     resume: bool | int = False,
     meta: Mapping[str, Any] | None = None,
     sinks: Sequence[Sink | str] = (),
+    diagnose: bool = True,
     strict: bool = False,
 ) -> Watch:
     """Measure what every step does to every layer, and store it as a run.
@@ -59,6 +62,7 @@ def watch(
         meta: what to remember about the run, anything that JSON can hold.
         sinks: where to send a summary as well: "tensorboard", "wandb", "mlflow", "trackio", "logging", or objects as
             in `equipoise.monitor.sinks`.
+        diagnose: look for what is wrong, now and then and at the end, and note it as findings.
         strict: raise what goes wrong instead of noting it, for tests.
 
     Returns:
@@ -79,7 +83,7 @@ def watch(
     ...         len(run.series("rotation", "weight"))
     3
     """
-    return Watch(model, optimizer, path, every, overhead, neurons, spectra, resume, meta, sinks, strict)
+    return Watch(model, optimizer, path, every, overhead, neurons, spectra, resume, meta, sinks, diagnose, strict)
 
 
 class Watch:
@@ -88,7 +92,7 @@ class Watch:
     def __init__(
         self, model: torch.nn.Module | None, optimizer: Any, path: str | os.PathLike[str], every: int | None,
         overhead: float, neurons: int, spectra: int | None, resume: bool | int, meta: Mapping[str, Any] | None,
-        sinks: Sequence[Sink | str], strict: bool,
+        sinks: Sequence[Sink | str], diagnose: bool, strict: bool,
     ) -> None:  # fmt: skip
         sinks = sending.checked(sinks)
         owners = self._owners = Owners(optimizer)
@@ -117,6 +121,7 @@ class Watch:
         self._sending.open(self._writer)
         self._logged = Logged(self._writer)
         self._knots = Knots(self._writer)
+        self._reviewing = Reviewing(Path(path) if diagnose and self._writer is not None else None, overhead)
         self._closed = False
         self._handles: list[Any] = []
         for k, one in enumerate(owners.each):
@@ -160,6 +165,7 @@ class Watch:
             if self._writer is not None:
                 self._writer.flush()
             self._finish()
+            self._say(self._reviewing.finish())
         except Exception as error:
             self._fail(error)
         finally:
@@ -272,8 +278,17 @@ class Watch:
             return
         self._writer.append(arrived.number, self._faults.later(lambda: arrived.row))
         self._sending.measured(arrived, self._logged)
-        self._cadence.also(self._sending.take_seconds())
+        self._reviewing.measured(self._cadence.trained)
+        found, seconds = self._reviewing.take()
+        self._say(found)
+        self._cadence.also(self._sending.take_seconds() + seconds)
         self._faults.note_once("update-lost", lambda: arrived.update_lost, self.step)
+
+    def _say(self, found: list[Finding]) -> None:
+        """Note findings whose code is new: a run's worst layer may change, its story does not."""
+        for finding in found:
+            if not self._faults.noted(finding.code):
+                self._note(finding)
 
     def _note(self, finding: Finding) -> None:
         self._faults.note(finding, self.step)
