@@ -278,3 +278,27 @@ def test_watching_imports_none_of_the_tools() -> None:
         "assert not found, found"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.parametrize(("ends", "status"), [("", "finished"), ("raise ZeroDivisionError", "crashed")])
+def test_a_watch_that_is_never_closed_sends_what_it_has(ends: str, status: str, tmp_path: Path) -> None:
+    code = f"""
+import sys
+import torch
+import equipoise as eq
+
+class Printed:
+    def send(self, step, numbers): print(step, flush=True)
+    def finding(self, step, finding): pass
+    def close(self, status): print(status, flush=True)
+
+weight = torch.nn.Parameter(torch.ones(3, 3))
+optimizer = torch.optim.SGD([weight], lr=0.1)
+watch = eq.watch(None, optimizer, sys.argv[1], every=1, sinks=[Printed()])
+for _ in range(3):
+    weight.grad = torch.ones(3, 3)
+    optimizer.step()
+{ends}
+"""
+    done = subprocess.run([sys.executable, "-c", code, tmp_path], capture_output=True, text=True, check=False)
+    assert done.stdout.split() == ["1", "2", status], done.stderr
