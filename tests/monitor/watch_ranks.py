@@ -32,7 +32,8 @@ def worker(rank: int, port: int, folder: str) -> None:
             model = DistributedDataParallel(model)
         optimizer = torch.optim.AdamW(model.parameters(), lr=0.01, weight_decay=0.1)
         every, steps = (None, 100) if kind == "budget" else (1, 4)
-        with eq.watch(model, optimizer, Path(folder, kind), every=every, strict=True) as watch:
+        sinks = [] if kind == "budget" else ["tensorboard"]
+        with eq.watch(model, optimizer, Path(folder, kind), every=every, strict=True, sinks=sinks) as watch:
             for step in range(steps):
                 optimizer.zero_grad()
                 loss = loss_of(model, step)
