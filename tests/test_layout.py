@@ -113,6 +113,11 @@ def test_the_readme_shows_commands() -> None:
         assert re.search(rf"^{target}:", makefile, flags=re.MULTILINE), target
 
 
+@pytest.mark.filterwarnings(
+    "ignore:The ``noload`` loader strategy:DeprecationWarning",  # sqlalchemy's, about mlflow
+    "ignore:.*treespec, LeafSpec",  # torch's, about lightning
+    "ignore:.*does not have many workers",
+)
 @pytest.mark.parametrize("path", [p for p in DOCUMENTS if blocks(p, "python")], ids=lambda p: p.name)
 def test_python_of_the_docs_runs(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)

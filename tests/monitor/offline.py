@@ -2,6 +2,7 @@
 
 import json
 import struct
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,17 +11,32 @@ BLOCK = 32768
 HEADER = struct.Struct("<IHB")
 
 
-def records(folder: Path) -> Iterator[Any]:
-    """Every record of the one offline run in a folder that `wandb.init(dir=...)` was given."""
+def records(folder: Path, patience: float = 30.0) -> list[Any]:
+    """Every record of the one offline run in a folder that `wandb.init(dir=...)` was given.
+
+    `finish()` returns before W&B's own process has written all; the record of the end is the last.
+    """
+    (path,) = folder.glob("wandb/offline-run-*/*.wandb")
+    end = time.monotonic() + patience
+    while time.monotonic() < end:
+        found = list(_records(path.read_bytes()))
+        if any(r.WhichOneof("record_type") == "exit" for r in found):
+            return found
+        time.sleep(0.05)
+    raise TimeoutError(f"{path} has no end")
+
+
+def _records(data: bytes) -> Iterator[Any]:
     from wandb.proto import wandb_internal_pb2
 
-    (path,) = folder.glob("wandb/offline-run-*/*.wandb")
-    data, at, whole = path.read_bytes(), HEADER.size, b""
+    at, whole = HEADER.size, b""
     while at + HEADER.size <= len(data):
         if BLOCK - at % BLOCK < HEADER.size:  # a header never crosses a block
             at += BLOCK - at % BLOCK
             continue
         _, size, kind = HEADER.unpack_from(data, at)
+        if at + HEADER.size + size > len(data):
+            return  # still being written
         whole += data[at + HEADER.size : at + HEADER.size + size]
         at += HEADER.size + size
         if kind in (1, 4):  # all of a record, or its last part

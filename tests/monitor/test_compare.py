@@ -40,7 +40,7 @@ class Walk(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         y = self.linear(x * self.get_buffer("gamma_in"))
-        return self.get_buffer("gamma_out") * nn.functional.batch_norm(y, None, None, training=True)
+        return self.get_buffer("gamma_out") * nn.functional.batch_norm(y, None, None, training=True, eps=1e-20)
 
 
 class Walks(nn.Module):
@@ -57,7 +57,7 @@ class Walks(nn.Module):
 
 OPTIMIZERS = {
     "sgdm": lambda p: torch.optim.SGD(p, 0.5, 0.9, weight_decay=2e-3),
-    "adamw": lambda p: torch.optim.AdamW(p, 5e-3, weight_decay=2.0),
+    "adamw": lambda p: torch.optim.AdamW(p, 5e-3, weight_decay=2.0, eps=1e-15),
     "lion": lambda p: eq.Lion(p, 1e-3, betas=(0.9, 0.99), weight_decay=10.0),
     "muon": lambda p: eq.Muon(p, 1e-2, momentum=0.9, weight_decay=1.0),
 }

@@ -50,6 +50,8 @@ def test_two_ranks_give_the_numbers_of_one(tmp_path: Path) -> None:
         with eq.Run.open(tmp_path / kind) as run:
             assert run.status == "finished"
             assert len(run.timeline) == 0
+            sent = tmp_path / kind / "tensorboard"
+            assert kind == "both" or len(list(sent.iterdir())) == 1, "the first process alone sends"
             assert list(run.series("norm", "0.weight").steps) == [1, 2, 3, 4]
             for name in run.tensors:
                 for quantity in ROWS:

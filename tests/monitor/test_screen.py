@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -41,8 +42,8 @@ def write(writer: RunWriter, step: int) -> None:
     writer.append(step, [1 / step, 0.5 if step == 2 else np.nan], kind="log")
 
 
-def begin(path: Path, **options: bool) -> RunWriter:
-    return RunWriter(path, tensors=TENSORS, layouts=[LAYOUT, LOG], **options)
+def begin(path: Path) -> RunWriter:
+    return RunWriter(path, tensors=TENSORS, layouts=[LAYOUT, LOG])
 
 
 def made(path: Path, steps: int = 4) -> Path:
@@ -76,7 +77,7 @@ def test_the_newest_numbers_and_the_worst_first(tmp_path: Path) -> None:
 def test_layers_sort_and_top(tmp_path: Path) -> None:
     with Run.open(made(tmp_path / "a")) as run:
 
-        def names(top: int = 9, **options: str) -> list[str]:
+        def names(top: int = 9, **options: Any) -> list[str]:
             return [layer.name for layer in Look(run, **options).now(top).layers]
 
         assert names(layers="attn") == ["b.attn.weight", "c.attn.weight"]
@@ -137,6 +138,18 @@ def test_following_sees_new_rows_new_layouts_and_a_run_that_goes_back(tmp_path: 
             now = look.now()
             assert now.step == 2
             assert {layer.name: layer.values["rotation"] for layer in now.layers}["new"] == 7.0
+
+
+def test_what_is_measured_less_often_than_logged_says_so(tmp_path: Path) -> None:
+    with begin(tmp_path) as writer:
+        write(writer, 1)
+        for step in range(2, 20_000):  # more than a follower reads at once
+            writer.append(step, [0.5, 0.5], kind="log")
+    with Run.open(tmp_path) as run:
+        now = Look(run).now()
+    assert (now.step, now.measured) == (19_999, 1)
+    assert now.layers[0].values["rotation"] == pytest.approx(0.01)
+    assert "layers measured at step 1" in text(render(now), 300)
 
 
 def test_a_run_without_rows(tmp_path: Path) -> None:

@@ -67,7 +67,10 @@ def run(kind: str, rank: int, folder: str) -> None:
     spectra = None if kind == "budget" else 1
     mend = break_it(kind) if kind in BREAKS and rank == 1 else None
     given = optimizers if kind == "both" else optimizers[0]
-    with eq.watch(model, given, Path(folder, kind), every=every, spectra=spectra, strict=strict) as watch:
+    sinks = ["tensorboard"] if kind in ("fsdp", "ddp") else []
+    with eq.watch(
+        model, given, Path(folder, kind), every=every, spectra=spectra, sinks=sinks, strict=strict
+    ) as watch:
         for step in range(steps):
             loss = loss_of(model, step)
             loss.backward()

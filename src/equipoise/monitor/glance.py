@@ -61,6 +61,7 @@ class Glance:
         path: of the run.
         status: of the run.
         step: the last measured or logged step.
+        measured: the last measured step, which the layers' numbers are of.
         age: seconds since the last row.
         numbers: of the whole run, by name.
         logged: what the loop logged, by name.
@@ -73,6 +74,7 @@ class Glance:
     path: str
     status: str
     step: int | None
+    measured: int | None
     age: float | None
     numbers: Mapping[str, float] = field(default_factory=dict)
     logged: Mapping[str, float] = field(default_factory=dict)
@@ -105,6 +107,7 @@ class Look:
         self._row: NDArray[np.float64] = np.empty(0)
         self._logged: dict[str, tuple[int, float]] = {}
         self._last: tuple[int, float] | None = None
+        self._measured: int | None = None
 
     def now(self, top: int = 20) -> Glance:
         """Look.
@@ -119,7 +122,7 @@ class Look:
         layers, others = self._layers()
         shown = self._with_history(layers[:top])
         return Glance(
-            str(run.path), run.status, step, age, numbers, {n: v for n, (_, v) in self._logged.items()},
+            str(run.path), run.status, step, self._measured, age, numbers, {n: v for n, (_, v) in self._logged.items()},
             run.findings, shown, len(layers) - len(shown), others,
         )  # fmt: skip
 
@@ -128,6 +131,7 @@ class Look:
         while new := self._rows.read():
             for rows in new:
                 self._columns, self._row = rows.layout.places, rows.values[-1].astype(np.float64)
+                self._measured = int(rows.steps[-1])
                 self._saw(int(rows.steps[-1]), float(rows.times[-1]), rows.rewound)
         while new := self._logs.read():
             for rows in new:

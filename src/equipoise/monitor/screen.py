@@ -88,6 +88,8 @@ def _title(glance: Glance) -> Text:
     if glance.step is not None and glance.age is not None:
         text.append(f"  step {glance.step:,}", style="default")
         text.append(f"  {_ago(glance.age)}", style="dim")
+    if glance.measured is not None and glance.measured != glance.step:
+        text.append(f"  layers measured at step {glance.measured:,}", style="dim")
     return text
 
 
