@@ -4,7 +4,8 @@
 
 A GPT of about 5 M weights, and a network of 200 small tensors. "every step" measures each step for each layer
 (`every=1, neurons=0`), "every step, neurons" with quantiles over neurons, too. The default decides by time which steps
-it measures: its ratio is over all steps of a run, the first ones included.
+it measures: its ratio is over all steps of a run, the first ones included. Memory is what torch allocates in a measured
+optimizer step over what it allocates in one that is not, as a multiple of the weights.
 """
 
 from __future__ import annotations
@@ -16,7 +17,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from timing import medians
 from torch import Tensor, nn
 
@@ -137,12 +140,35 @@ def whole_run(make: Callable[[], tuple[nn.Module, torch.optim.Optimizer, Callabl
     print(f"    median of the steps' own ratios {middle:.3f}, watch's own count {1 + share:.3f}")
 
 
+def memory(make: Callable[[], tuple[nn.Module, torch.optim.Optimizer, Callable[[], Tensor]]]) -> None:
+    """Print the memory of a measured step, and what is left of it, as multiples of the weights."""
+    model, optimizer, step = make()
+    step()
+    size = sum(p.numel() * p.element_size() for p in model.parameters())
+    with tempfile.TemporaryDirectory() as folder, eq.watch(model, optimizer, Path(folder, "run"), every=4, spectra=0):
+        held: list[NDArray[np.int64]] = []
+        for _ in range(8):  # steps 1, 4 and 8 are measured
+            held.append(allocated(optimizer.step))
+    most, least = held[7].max(initial=0), held[6].max(initial=0)
+    print(f"  memory of a measured step: {(most - least) / size:.2f} of the weights", end="")
+    print(f" ({(most - least - size) / 2**20:+.1f} MB beside one copy); left after it: {held[7][-1] / size:.3f}")
+
+
+def allocated(job: Callable[[], object]) -> NDArray[np.int64]:
+    """Bytes that torch holds more than before a job, after each allocation in it."""
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as seen:
+        job()
+    events: list[Any] = [e for e in seen.profiler.kineto_results.events() if e.name() == "[memory]"]  # type: ignore[union-attr]
+    return np.cumsum([0, *(e.nbytes() for e in sorted(events, key=lambda e: e.start_ns()))])
+
+
 def main() -> None:
     for title, make, rounds, steps in (("GPT, 5 M weights", gpt_loop, 9, 120), ("200 tensors", mlp_loop, 60, 400)):
         model = make()[0]
         print(f"{title}: {sum(p.numel() for p in model.parameters()):,} weights; time with watching / without")
         ratios(make, rounds)
         whole_run(make, steps)
+        memory(make)
 
 
 if __name__ == "__main__":
