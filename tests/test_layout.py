@@ -24,7 +24,7 @@ MAY_IMPORT = {
     "geometry": {"theory"},
     "optim": {"theory", "schedules", "geometry"},
     "planner": {"theory", "schedules"},
-    "monitor": {"theory", "schedules", "planner"},
+    "monitor": {"theory", "schedules", "optim", "planner"},
     "cli": {"theory", "schedules", "planner", "monitor"},
 }
 """What each part may import of the others. Every part must be listed."""

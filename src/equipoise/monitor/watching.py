@@ -197,11 +197,9 @@ class Watch:
             return
         start = time.perf_counter()
         try:
-            self._measuring.after(owner)
+            self._measuring.after(owner, self._keeps)
         except Exception as error:
             self._fail(error)
-        if not self._keeps:
-            self._measuring.let_go(owner)
         self._count(start)
         if self._owners.complete:
             self._send()
@@ -220,11 +218,9 @@ class Watch:
         if step is None:
             return
         try:
-            self._measuring.send(self._writer)
+            self._measuring.send(self._writer, self._keeps)
         except Exception as error:
             self._fail(error)
-        if not self._keeps:
-            step.frame.release()
         seconds = self._cadence.spent(time.perf_counter() - start)
         self._cadence.watched_for(step.seconds + seconds, step.spectral)
 
@@ -253,6 +249,7 @@ class Watch:
             self._faults.together(arrived.number)
         if arrived.failed or self._writer is None:
             return
+        self._cadence.beside(self._writer.seconds)
         self._writer.append(arrived.number, self._faults.later(lambda: arrived.row))
         self._faults.note_once("update-lost", lambda: arrived.update_lost, self.step)
 
