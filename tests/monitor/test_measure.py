@@ -275,6 +275,24 @@ def test_muon_updates_are_orthogonal_and_sgds_are_not(tmp_path: Path) -> None:
     assert found["muon"] < 0.4 < 0.6 < found["sgd"]
 
 
+@pytest.mark.parametrize("scale", ["original", "adam", "spectral", "none"])
+def test_c_err_knows_how_muon_scales_by_shape(scale: str, tmp_path: Path) -> None:
+    noise = torch.Generator().manual_seed(0)
+    params = [torch.nn.Parameter(torch.randn(shape, generator=noise)) for shape in ((64, 16), (16, 64))]
+    made = {"eq": eq.Muon(params, scale=scale), "rotational": eq.RotationalMuon(params, lr=0.01, weight_decay=0.1)}
+    for key, optimizer in made.items():
+        with eq.watch(None, optimizer, tmp_path / key, every=1, strict=True):
+            for p in params:
+                p.grad = torch.randn(p.shape, generator=noise)
+            optimizer.step()
+        with eq.Run.open(tmp_path / key) as run:
+            for name in run.tensors:
+                if key == "eq":
+                    assert value(run, "c_err", name) == pytest.approx(1.0, abs=0.15)
+                else:
+                    assert len(run.series("c_err", name)) == 0, "the move sets the length of the step"
+
+
 def test_eps_share(tmp_path: Path) -> None:
     p = torch.nn.Parameter(torch.ones(4, 5))
     optimizer = torch.optim.AdamW([p], lr=0.1, eps=1e-3)

@@ -213,6 +213,11 @@ class Measuring:
         if error is not None:
             raise error
 
+    @property
+    def ready(self) -> bool:
+        """Whether numbers have arrived that nobody has received."""
+        return self._waiting is not None and self._waiting.arrived
+
     def receive(self, writer: RunWriter | None) -> Arrived | None:
         """The step whose numbers waited; the next step to measure is chosen by it.
 

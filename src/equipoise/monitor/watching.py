@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, Self
 
@@ -196,10 +196,7 @@ class Watch:
         if self._measuring.open is None:
             return
         start = time.perf_counter()
-        try:
-            self._measuring.after(owner, self._keeps)
-        except Exception as error:
-            self._fail(error)
+        self._try(self._measuring.after, owner, self._keeps)
         self._count(start)
         if self._owners.complete:
             self._send()
@@ -217,12 +214,12 @@ class Watch:
         step, start = self._measuring.open, time.perf_counter()
         if step is None:
             return
-        try:
-            self._measuring.send(self._writer, self._keeps)
-        except Exception as error:
-            self._fail(error)
-        seconds = self._cadence.spent(time.perf_counter() - start)
-        self._cadence.watched_for(step.seconds + seconds, step.spectral)
+        self._try(self._measuring.send, self._writer, self._keeps)
+        sent = time.perf_counter()
+        self._cadence.watched_for(step.seconds + self._cadence.spent(sent - start), step.spectral)
+        if self._measuring.ready:  # on a device the numbers come during the next step
+            self._try(self._finish)
+            self._count(sent)
 
     @property
     def _keeps(self) -> bool:
@@ -252,6 +249,12 @@ class Watch:
         self._cadence.beside(self._writer.seconds)
         self._writer.append(arrived.number, self._faults.later(lambda: arrived.row))
         self._faults.note_once("update-lost", lambda: arrived.update_lost, self.step)
+
+    def _try(self, job: Callable[..., object], *args: Any) -> None:
+        try:
+            job(*args)
+        except Exception as error:
+            self._fail(error)
 
     def _fail(self, error: Exception) -> None:
         self._faults.fail(error, self.step)
