@@ -3,6 +3,9 @@
 import copy
 import logging
 import math
+import subprocess
+import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -415,6 +418,21 @@ def test_the_copy_of_the_weights_is_given_back(tmp_path: Path) -> None:
     assert held == [size, size, None], "step 3 is not measured"
     kept = sum(row.numel() for row in watch._measuring.starts.values())
     assert kept == 2 * 12 + 2 * 10 + sum(p.numel() for p in model.parameters() if p.ndim == 1)
+
+
+def test_kill_9_loses_less_than_half_a_second(tmp_path: Path) -> None:
+    """All measured steps are there half a second after the last one, and what was logged before the last."""
+    script = Path(__file__).with_name("watch_victim.py")
+    with subprocess.Popen([sys.executable, script, tmp_path, "20"], stdout=subprocess.PIPE, text=True) as victim:
+        assert victim.stdout is not None
+        said = [int(victim.stdout.readline()) for _ in range(20)]
+        time.sleep(0.5)
+        victim.kill()
+    assert said == list(range(1, 21))
+    with eq.Run.open(tmp_path) as run:
+        assert list(run.series("norm", "0.weight").steps) == said
+        assert len(run.series("loss")) >= 20 - math.ceil(0.5 / 0.05)
+        assert run.status == "crashed"
 
 
 class Still(torch.optim.Optimizer):
