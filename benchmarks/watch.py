@@ -4,7 +4,8 @@
 
 A GPT of about 5 M weights, and a network of 200 small tensors. "every step" measures each step for each layer
 (`every=1, neurons=0`), "every step, neurons" with quantiles over neurons, too. The default decides by time which steps
-it measures: its ratio is over all steps of a run, the first ones included.
+it measures: its ratio is over all steps of a run, the first ones included. Memory is what torch allocates in a measured
+optimizer step over what it allocates in one that is not, as a multiple of the weights.
 """
 
 from __future__ import annotations
@@ -16,8 +17,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
-from timing import medians
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 import equipoise as eq
@@ -102,11 +104,24 @@ def ratios(make: Callable[[], tuple[nn.Module, torch.optim.Optimizer, Callable[[
             seen = eq.watch(model, optimizer, Path(folder, name), **options)
             watches.append(seen)
             jobs[name] = lambda step=step, seen=seen: seen.log(loss=step())
-        seconds = medians(jobs, rounds=rounds)
+        wall, cpu = both_medians(jobs, rounds)
         for name in WAYS:
-            print(f"  {name}: {seconds[name] / seconds['not watched']:.3f}")
+            ratio, work = (t[name] / t["not watched"] for t in (wall, cpu))
+            print(f"  {name}: {ratio:.3f}; by the process's CPU time {work:.3f}")
         for seen in watches:
             seen.close()
+
+
+def both_medians(jobs: dict[str, Callable[[], object]], rounds: int) -> tuple[dict[str, float], dict[str, float]]:
+    """Median seconds of each job by the clock, and of CPU time, all threads together; the jobs interleaved."""
+    times: dict[str, list[tuple[float, float]]] = {name: [] for name in jobs}
+    for _ in range(rounds + 2):
+        for name, job in jobs.items():
+            start, work = time.perf_counter(), time.process_time()
+            job()
+            times[name].append((time.perf_counter() - start, time.process_time() - work))
+    wall, cpu = ({n: statistics.median(t[i] for t in ts[2:]) for n, ts in times.items()} for i in (0, 1))
+    return wall, cpu
 
 
 def whole_run(make: Callable[[], tuple[nn.Module, torch.optim.Optimizer, Callable[[], Tensor]]], steps: int) -> None:
@@ -116,25 +131,48 @@ def whole_run(make: Callable[[], tuple[nn.Module, torch.optim.Optimizer, Callabl
         model, optimizer, step = make()
         for job in (plain, step):
             job()
-        watched: list[float] = []
-        bare: list[float] = []
+        watched: list[tuple[float, float]] = []
+        bare: list[tuple[float, float]] = []
         with eq.watch(model, optimizer, Path(folder, "run")) as seen:
-            for _ in range(steps):
-                start = time.perf_counter()
-                plain()
-                middle = time.perf_counter()
+
+            def logged() -> None:
                 seen.log(loss=step())
-                end = time.perf_counter()
-                bare.append(middle - start)
-                watched.append(end - middle)
+
+            for _ in range(steps):
+                for job, times in ((plain, bare), (logged, watched)):
+                    start, work = time.perf_counter(), time.process_time()
+                    job()
+                    times.append((time.perf_counter() - start, time.process_time() - work))
             share = seen.share
         with eq.Run.open(Path(folder, "run")) as run:
             rows = len(run.series("balance_layers"))
-    ratio = sum(watched) / sum(bare)
+    ratio, work = (sum(t[i] for t in watched) / sum(t[i] for t in bare) for i in (0, 1))
     # One slow step of a busy machine moves a sum: the median of the steps' own ratios says what most of them pay.
-    middle = statistics.median(w / b for w, b in zip(watched, bare, strict=True))
-    print(f"  default, {steps} steps, {rows} of them measured: {ratio:.3f}")
-    print(f"    median of the steps' own ratios {middle:.3f}, watch's own count {1 + share:.3f}")
+    middle = statistics.median(w[1] / b[1] for w, b in zip(watched, bare, strict=True))
+    print(f"  default, {steps} steps, {rows} of them measured: {ratio:.3f}; by CPU time {work:.3f}")
+    print(f"    median of the steps' own ratios of CPU time {middle:.3f}, watch's own count {1 + share:.3f}")
+
+
+def memory(make: Callable[[], tuple[nn.Module, torch.optim.Optimizer, Callable[[], Tensor]]]) -> None:
+    """Print the memory of a measured step, and what is left of it, as multiples of the weights."""
+    model, optimizer, step = make()
+    step()
+    size = sum(p.numel() * p.element_size() for p in model.parameters())
+    with tempfile.TemporaryDirectory() as folder, eq.watch(model, optimizer, Path(folder, "run"), every=4, spectra=0):
+        held: list[NDArray[np.int64]] = []
+        for _ in range(8):  # steps 1, 4 and 8 are measured
+            held.append(allocated(optimizer.step))
+    most, least = held[7].max(initial=0), held[6].max(initial=0)
+    print(f"  memory of a measured step: {(most - least) / size:.2f} of the weights", end="")
+    print(f" ({(most - least - size) / 2**20:+.1f} MB beside one copy); left after it: {held[7][-1] / size:.3f}")
+
+
+def allocated(job: Callable[[], object]) -> NDArray[np.int64]:
+    """Bytes that torch holds more than before a job, after each allocation in it."""
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as seen:
+        job()
+    events: list[Any] = [e for e in seen.profiler.kineto_results.events() if e.name() == "[memory]"]  # type: ignore[union-attr]
+    return np.cumsum([0, *(e.nbytes() for e in sorted(events, key=lambda e: e.start_ns()))])
 
 
 def main() -> None:
@@ -143,6 +181,7 @@ def main() -> None:
         print(f"{title}: {sum(p.numel() for p in model.parameters()):,} weights; time with watching / without")
         ratios(make, rounds)
         whole_run(make, steps)
+        memory(make)
 
 
 if __name__ == "__main__":

@@ -72,9 +72,10 @@ def angle(a: torch.Tensor, b: torch.Tensor) -> float:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
 @pytest.mark.parametrize("key", OPTIMIZERS)
-def test_values_are_those_of_the_definitions(key: str, dtype: torch.dtype, tmp_path: Path) -> None:
+@pytest.mark.parametrize("neurons", [0, 2])
+def test_values_are_those_of_the_definitions(key: str, dtype: torch.dtype, neurons: int, tmp_path: Path) -> None:
     steps = 5
-    run, _ = watched(tmp_path, OPTIMIZERS[key], steps, dtype)
+    run, _ = watched(tmp_path, OPTIMIZERS[key], steps, dtype, neurons=neurons)
     account = Account(OPTIMIZERS[key], steps)
     loose = 2e-3 if dtype == torch.float32 else 1e-6  # float32 weights take another way; rows are stored in float32
     for name in NAMES:
@@ -135,22 +136,26 @@ def test_neurons_are_measured_one_by_one(tmp_path: Path) -> None:
     assert value(run, "angle", "0.weight") == pytest.approx(whole, rel=1e-5)
 
 
+@pytest.mark.parametrize("rows", [8, 64, 100])
 @pytest.mark.parametrize("size", [1e-1, 1e-2, 1e-3, 1e-4, 1e-5, 1e-6])
-def test_rotation_is_right_at_any_size(size: float, tmp_path: Path) -> None:
-    """A known turn of float32 weights: the truth is the angle between the stored weights, in float64."""
+def test_rotation_is_right_at_any_size(size: float, rows: int, tmp_path: Path) -> None:
+    """A known turn of float32 weights: the truth is the angle between the stored weights, in float64.
+
+    More than eight rows are measured as a whole, in one block and in two.
+    """
     torch.manual_seed(0)
-    p = torch.nn.Parameter(torch.randn(8, 4096))
+    p = torch.nn.Parameter(torch.randn(rows, 4096))
     optimizer = torch.optim.SGD([p], lr=1.0)
-    across = torch.randn(8, 4096)
+    across = torch.randn(rows, 4096)
     across -= (across * p.detach()).sum(1, keepdim=True) / p.detach().square().sum(1, keepdim=True) * p.detach()
     p.grad = size * across * p.detach().norm(dim=1, keepdim=True) / across.norm(dim=1, keepdim=True)
     before = p.detach().double()
-    with eq.watch(None, optimizer, tmp_path, every=1, strict=True, neurons=8):
+    with eq.watch(None, optimizer, tmp_path, every=1, strict=True, neurons=8 if rows == 8 else 0):
         optimizer.step()
     after = p.detach().double()
     with eq.Run.open(tmp_path) as run:
         name = "group 0, parameter 0"
-        for n in range(8):
+        for n in range(8 if rows == 8 else 0):
             right = angle(before[n], after[n])
             assert value(run, "rotation", name, neuron=n) == pytest.approx(right, rel=1e-3)
         assert value(run, "rotation", name) == pytest.approx(angle(before.flatten(), after.flatten()), rel=1e-3)
@@ -223,7 +228,8 @@ def test_the_age_of_averages_is_read_off_the_optimizer(tmp_path: Path) -> None:
             assert run.series("c_err", name).values[-5:] == pytest.approx(np.ones(5), rel=0.05), name
 
 
-def test_large_and_odd_tensors_are_measured_whole(tmp_path: Path) -> None:
+@pytest.mark.parametrize("neurons", [0, 2])
+def test_large_and_odd_tensors_are_measured_whole(neurons: int, tmp_path: Path) -> None:
     """Blocks: one tensor over several, kernels in another memory order, tensors without a gradient, scalars."""
     torch.manual_seed(0)
     shapes = [(700, BLOCK // 256), (5, 4, 3, 3), (), (7,), (3, 2)]
@@ -233,7 +239,7 @@ def test_large_and_odd_tensors_are_measured_whole(tmp_path: Path) -> None:
     for p in params[:-1]:
         p.grad = torch.randn_like(p)
     before = [p.detach().clone() for p in params]
-    with eq.watch(None, optimizer, tmp_path, every=1, strict=True):
+    with eq.watch(None, optimizer, tmp_path, every=1, strict=True, neurons=neurons):
         optimizer.step()
     with eq.Run.open(tmp_path) as run:
         for i, (p, old) in enumerate(zip(params, before, strict=True)):
@@ -243,6 +249,8 @@ def test_large_and_odd_tensors_are_measured_whole(tmp_path: Path) -> None:
             if p.grad is not None:
                 assert value(run, "grad_norm", name) == pytest.approx(float(p.grad.norm()), rel=1e-5)
         assert len(run.series("grad_norm", "group 0, parameter 4")) == 0
+        if neurons == 0:
+            return
         top = value(run, "rotation", "group 0, parameter 0", quantile=0.9)
         turns = [angle(a.double(), b.double()) for a, b in zip(before[0], params[0].detach(), strict=True)]
         assert top == pytest.approx(np.quantile(turns, 0.9), rel=1e-4)
@@ -273,6 +281,24 @@ def test_muon_updates_are_orthogonal_and_sgds_are_not(tmp_path: Path) -> None:
         with eq.Run.open(tmp_path / key) as run:
             found[key] = value(run, "update_orthogonality", "group 0, parameter 0")
     assert found["muon"] < 0.4 < 0.6 < found["sgd"]
+
+
+@pytest.mark.parametrize("scale", ["original", "adam", "spectral", "none"])
+def test_c_err_knows_how_muon_scales_by_shape(scale: str, tmp_path: Path) -> None:
+    noise = torch.Generator().manual_seed(0)
+    params = [torch.nn.Parameter(torch.randn(shape, generator=noise)) for shape in ((64, 16), (16, 64))]
+    made = {"eq": eq.Muon(params, scale=scale), "rotational": eq.RotationalMuon(params, lr=0.01, weight_decay=0.1)}
+    for key, optimizer in made.items():
+        with eq.watch(None, optimizer, tmp_path / key, every=1, strict=True):
+            for p in params:
+                p.grad = torch.randn(p.shape, generator=noise)
+            optimizer.step()
+        with eq.Run.open(tmp_path / key) as run:
+            for name in run.tensors:
+                if key == "eq":
+                    assert value(run, "c_err", name) == pytest.approx(1.0, abs=0.15)
+                else:
+                    assert len(run.series("c_err", name)) == 0, "the move sets the length of the step"
 
 
 def test_eps_share(tmp_path: Path) -> None:

@@ -3,10 +3,14 @@
 import copy
 import logging
 import math
+import subprocess
+import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from loops import loss_of, network, train, value, watched
@@ -249,6 +253,54 @@ def test_tied_and_frozen_parameters(tmp_path: Path) -> None:
         )
 
 
+class Parts(nn.Module):
+    """One of each role."""
+
+    def __init__(self, tied: bool = False) -> None:
+        super().__init__()
+        self.table = nn.Embedding(6, 12)
+        self.kernel = nn.Conv1d(3, 12, 3, padding=1)
+        self.norm = nn.LayerNorm(12)
+        self.middle = nn.Linear(12, 12)
+        self.lm_head = nn.Linear(12, 6, bias=False)
+        if tied:
+            self.lm_head.weight = self.table.weight
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.table(x) + self.kernel(torch.ones(3, len(x))).T
+        return self.lm_head(self.middle(self.norm(y)))
+
+
+@pytest.mark.parametrize("tied", [False, True])
+@pytest.mark.parametrize("wrap", [None, nn.DataParallel, lambda m: torch.compile(m, backend="eager")])
+def test_roles_and_what_a_forecast_needs(tied: bool, wrap: Any, tmp_path: Path) -> None:
+    model = Parts(tied)
+    start = {n: float(p.detach().norm()) for n, p in model.named_parameters()}
+    matrices = [p for p in model.parameters() if p.ndim == 2]
+    optimizers = [
+        torch.optim.Muon(matrices, lr=0.01, adjust_lr_fn="match_rms_adamw"),
+        torch.optim.AdamW([p for p in model.parameters() if p.ndim != 2]),
+    ]
+    for resume in (False, True):
+        with eq.watch(wrap(model) if wrap else model, optimizers, tmp_path, every=1, strict=True, resume=resume):
+            for _ in range(2):
+                model(torch.tensor([1, 2, 3])).square().mean().backward()
+                for optimizer in optimizers:
+                    optimizer.step()
+    with eq.Run.open(tmp_path) as run:
+        roles = {name: t.role for name, t in run.tensors.items()}
+        assert roles == {
+            "table.weight": "embedding", "kernel.weight": "matrix", "kernel.bias": "bias", "norm.weight": "gain",
+            "norm.bias": "bias", "middle.weight": "matrix", "middle.bias": "bias",
+        } | ({} if tied else {"lm_head.weight": "head"})  # fmt: skip
+        for name, tensor in run.tensors.items():
+            assert tensor.info["dtype"] == "float32"
+            assert tensor.info["init_norm"] == pytest.approx(start[name], rel=1e-5), name
+        assert run.tensors["middle.weight"].info["update_scale"] == pytest.approx(0.2 * math.sqrt(12))
+        assert run.tensors["kernel.weight"].info["update_scale"] == 1.0
+        assert len(run.tensors["kernel.weight"].neurons) == 2
+
+
 def test_parameters_may_come_later(tmp_path: Path) -> None:
     model = network()
     params = list(model.parameters())
@@ -366,6 +418,52 @@ def test_the_copy_of_the_weights_is_given_back(tmp_path: Path) -> None:
     assert held == [size, size, None], "step 3 is not measured"
     kept = sum(row.numel() for row in watch._measuring.starts.values())
     assert kept == 2 * 12 + 2 * 10 + sum(p.numel() for p in model.parameters() if p.ndim == 1)
+
+
+def test_kill_9_loses_less_than_half_a_second(tmp_path: Path) -> None:
+    """All measured steps are there half a second after the last one, and what was logged before the last."""
+    script = Path(__file__).with_name("watch_victim.py")
+    with subprocess.Popen([sys.executable, script, tmp_path, "20"], stdout=subprocess.PIPE, text=True) as victim:
+        assert victim.stdout is not None
+        said = [int(victim.stdout.readline()) for _ in range(20)]
+        time.sleep(0.5)
+        victim.kill()
+    assert said == list(range(1, 21))
+    with eq.Run.open(tmp_path) as run:
+        assert list(run.series("norm", "0.weight").steps) == said
+        assert len(run.series("loss")) >= 20 - math.ceil(0.5 / 0.05)
+        assert run.status == "crashed"
+
+
+class Still(torch.optim.Optimizer):
+    """Takes no memory of its own."""
+
+    def __init__(self, params: Any) -> None:
+        super().__init__(params, {"lr": 0.1})
+
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        for p in self.param_groups[0]["params"]:
+            p.data.add_(p.grad, alpha=-0.1)
+
+
+@pytest.mark.parametrize("neurons", [0, 2])
+def test_a_measured_step_takes_one_copy_of_the_weights_and_holds_nothing(neurons: int, tmp_path: Path) -> None:
+    """Every allocation of torch is counted, in a measured step and in the one after it."""
+    model = nn.Sequential(*[nn.Linear(700, 700) for _ in range(8)])
+    for p in model.parameters():
+        p.grad = torch.ones_like(p)
+    optimizer = Still(model.parameters())
+    size = sum(p.numel() * p.element_size() for p in model.parameters())
+    with eq.watch(model, optimizer, tmp_path, every=2, neurons=neurons, strict=True, spectra=2) as watch:
+        for spectra in (False, True):  # steps 1, 2 and 4 are measured, with spectra at 1 and 4
+            optimizer.step()
+            with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as seen:
+                optimizer.step()
+            assert watch.step % 2 == 0
+            events: list[Any] = [e for e in seen.profiler.kineto_results.events() if e.name() == "[memory]"]  # type: ignore[union-attr]
+            held = np.cumsum([e.nbytes() for e in sorted(events, key=lambda e: e.start_ns())])
+            assert size < held.max() < size + (30 << 20 if spectra else 4 << 20)
+            assert held[-1] < 0.02 * size
 
 
 def test_what_is_not_an_optimizer_is_refused(tmp_path: Path) -> None:

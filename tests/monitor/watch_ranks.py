@@ -3,7 +3,7 @@
 python watch_ranks.py RANK PORT FOLDER KIND...
 
 Kinds: fsdp, ddp, budget (FSDP2 at the default cadence), both (two optimizers), and what fails on the second rank:
-before, after, spectra, send. The weights at the end are saved as KIND.pt by the first rank.
+before, after, spectra, send, look. The weights at the end are saved as KIND.pt by the first rank.
 """
 
 import os
@@ -28,17 +28,18 @@ BREAKS = {
     "after": (Frame, "after"),
     "spectra": (Frame, "change_of"),
     "send": (Assembler, "hyper"),
+    "look": (Assembler, "__init__"),
 }
 
 
 def break_it(kind: str) -> Callable[[], None]:
-    """Let one part fail from its third call on; what mends it."""
+    """Let one part fail from its third call on, looking at the parameters at once; what mends it."""
     owner, name = BREAKS[kind]
     whole, calls = getattr(owner, name), []
 
     def broken(*args: Any, **kwargs: Any) -> Any:
         calls.append(1)
-        if len(calls) > 2:
+        if len(calls) > (0 if kind == "look" else 2):
             raise RuntimeError(f"{kind} is broken")
         return whole(*args, **kwargs)
 
@@ -68,9 +69,7 @@ def run(kind: str, rank: int, folder: str) -> None:
     mend = break_it(kind) if kind in BREAKS and rank == 1 else None
     given = optimizers if kind == "both" else optimizers[0]
     sinks = ["tensorboard"] if kind in ("fsdp", "ddp") else []
-    with eq.watch(
-        model, given, Path(folder, kind), every=every, spectra=spectra, sinks=sinks, strict=strict
-    ) as watch:
+    with eq.watch(model, given, Path(folder, kind), every=every, spectra=spectra, sinks=sinks, strict=strict) as watch:
         for step in range(steps):
             loss = loss_of(model, step)
             loss.backward()

@@ -114,6 +114,9 @@ class Assembler:
             self._walks = Walks(owners, shapes)
         key = (steps, self._frame.has_grad.tobytes())
         square = self._walks.square(self._frame.ages)
+        if any(s.turning for s in steps):  # a direction whose length the move sets has no walk to compare with
+            turns = np.array([[s.turns(1), s.turns(2)] for s in steps])[self._group, self._is_matrix]
+            square = np.where(turns, np.nan, square)
         if self._last is not None and self._last[0] == key and self._last[1].square is square:
             return self._last[1]
         lost = np.array([[s.lost_of(1), s.lost_of(2)] for s in steps])[self._group, self._is_matrix]

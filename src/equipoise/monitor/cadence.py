@@ -33,7 +33,7 @@ class Cadence:
         self.trained = self.watched = self.spectral = 0.0
         """Seconds so far of training, of watching, and of the part of it that went to spectra."""
         self._tick: float | None = None
-        self._own = 0.0
+        self._own = self._beside = 0.0
         self.step_time = math.nan
         """Seconds of a recent training step; pauses, as for evaluation, do not count."""
         self.cost = 0.0
@@ -73,6 +73,11 @@ class Cadence:
     def also(self, seconds: float) -> None:
         """Count what watching took in a step that is not measured, as to make a row of the one before."""
         self.watched += seconds
+
+    def beside(self, total: float) -> None:
+        """Count what the thread that writes has taken, so far and in all."""
+        self.watched += total - self._beside
+        self._beside = total
 
     @property
     def account(self) -> tuple[float, float, float]:

@@ -37,10 +37,13 @@ class GroupStep:
     turning: bool
     rotate: bool | None
 
+    def turns(self, ndim: int) -> bool:
+        """Whether the move keeps the norm of a parameter with so many dimensions."""
+        return self.turning and (ndim > 1 if self.rotate is None else self.rotate)
+
     def lost_of(self, ndim: int) -> float:
         """D for a parameter with so many dimensions."""
-        turns = self.turning and (ndim > 1 if self.rotate is None else self.rotate)
-        return 0.0 if turns else self.lost
+        return 0.0 if self.turns(ndim) else self.lost
 
 
 def group_step(optimizer: Any, group: dict[str, Any]) -> GroupStep:

@@ -112,7 +112,7 @@ class Frame:
         """
         if cautious and "cw" not in self._names:
             self._names = [*self._names, "cw", "cd"]
-            self._room = None
+            self.release()
         if self._room is None:
             self._room = Room(self.blocks, self._names, len(self.sampled))
         self._room.clear()
@@ -215,6 +215,8 @@ class Frame:
 
     def release(self) -> None:
         """Give all memory back."""
+        if self._room is not None:
+            self._room.close()
         self._room = None
 
     # The numbers

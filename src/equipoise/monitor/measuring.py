@@ -147,11 +147,12 @@ class Measuring:
         if not step.failed:
             self.frame.before(owner, self._taken[owner] - 1, grads=not closure)
 
-    def after(self, owner: int) -> None:
+    def after(self, owner: int, keep: bool) -> None:
         """Measure what an optimizer's step has done.
 
         Args:
             owner: number of the optimizer.
+            keep: whether to keep the copy of its weights, as the next step needs it again.
         """
         step = self.open
         assert step is not None
@@ -164,8 +165,12 @@ class Measuring:
             step.failed = True
             raise
         finally:
-            if step.frame.sharded or not step.failed:
-                self._measure_spectra(owner, step)
+            try:
+                if step.frame.sharded or not step.failed:
+                    self._measure_spectra(owner, step)
+            finally:
+                if not keep:
+                    step.frame.let_go(owner)
 
     def _measure_spectra(self, owner: int, step: Step) -> None:
         """Measure singular values where it is their turn; all processes do their part where tensors are sharded."""
@@ -179,15 +184,12 @@ class Measuring:
         self._spectra.learn(chosen, seconds)
         step.spectral += seconds
 
-    def let_go(self, owner: int) -> None:
-        """Give back the memory of one optimizer's step."""
-        self.frame.let_go(owner)
-
-    def send(self, writer: RunWriter | None) -> Step:
+    def send(self, writer: RunWriter | None, keep: bool) -> None:
         """Start moving the sums off the device; the step is over.
 
         Args:
             writer: where spectra go.
+            keep: whether to keep its memory, as the next step needs it again.
         """
         step, self.open = self.open, None
         assert step is not None
@@ -210,9 +212,15 @@ class Measuring:
             error, step.failed = caught, True
         step.send(step.nothing(owners, self._first, words) if flat is None or step.failed else flat, owners)
         self._waiting = step
+        if not keep:
+            step.frame.release()
         if error is not None:
             raise error
-        return step
+
+    @property
+    def ready(self) -> bool:
+        """Whether numbers have arrived that nobody has received."""
+        return self._waiting is not None and self._waiting.arrived
 
     def receive(self, writer: RunWriter | None) -> Arrived | None:
         """The step whose numbers waited; the next step to measure is chosen by it.

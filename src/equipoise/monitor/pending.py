@@ -158,6 +158,11 @@ class Step:
         else:
             self._flat = flat.cpu()
 
+    @property
+    def arrived(self) -> bool:
+        """Whether the numbers are there, and nothing needs to be waited for."""
+        return self._arrived is None or self._arrived.query()
+
     def receive(self) -> Sent:
         """The numbers, waited for if they are not there yet."""
         assert self._flat is not None

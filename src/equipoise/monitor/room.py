@@ -130,6 +130,10 @@ class Room:
         """The cells of one optimizer's tensors."""
         return self._by_owner.get(owner, [])
 
+    def close(self) -> None:
+        """Let go of all memory at once: cells and room know each other, and would wait for the garbage collector."""
+        self.all, self._by_owner = [], {}
+
     def clear(self) -> None:
         """Set the sums to 0."""
         for x in (*self.sums.values(), *self.samples.values()):

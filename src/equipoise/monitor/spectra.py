@@ -167,9 +167,9 @@ def _facts(parts: tuple[Tensor, ...], step: GroupStep, ndim: int) -> dict[str, f
     if not parts:
         return {}
     weight, change, *momentum = parts
-    # U = Δ + d·w with w before the step; cautious decay is left in.
+    # U = Δ + d(w′ − Δ), as w′ is the weight after the step; cautious decay is left in.
     lost = 0.0 if step.cautious else step.lost_of(ndim)
-    found = facts("weight", weight) | facts("update", change + lost * (weight - change))
+    found = facts("weight", weight) | facts("update", change, (lost, weight), (-lost, change))
     return found | (facts("momentum", momentum[0]) if momentum else {})
 
 

@@ -11,6 +11,9 @@ from torch import Tensor
 
 from equipoise.monitor.layout import Quantity
 
+PIECE = 1 << 19
+"""Numbers of a matrix that are multiplied at a time."""
+
 _OF = {"weight": "the weight", "update": "the gradient part of the update", "momentum": "the momentum"}
 QUANTITIES = (
     *(Quantity(f"{key}_top", "", "tensor", f"largest singular value of {of}") for key, of in _OF.items()),
@@ -23,15 +26,28 @@ QUANTITIES = (
 NAMES = [q.name for q in QUANTITIES]
 
 
-def singular_values(x: Tensor) -> NDArray[np.float64]:
+def singular_values(x: Tensor, *more: tuple[float, Tensor]) -> NDArray[np.float64]:
     """Singular values, largest first, from the Gram matrix in float64: right to 1e-8 of the largest.
+
+    The Gram matrix is summed up over pieces, so that no copy of a large matrix is made.
 
     Args:
         x: a matrix, or a tensor whose first dimension are the rows of one.
+        more: others of its shape, with factors: the matrix is x plus these.
     """
-    x = x.detach().reshape(x.shape[0], -1)
-    x = x.double() if x.device.type in ("cpu", "cuda") else x.cpu().double()
-    gram = x @ x.T if x.shape[0] <= x.shape[1] else x.T @ x
+    terms = [(1.0, x), *more]
+    parts = [(factor, t.detach().reshape(t.shape[0], -1)) for factor, t in terms]
+    rows, columns = parts[0][1].shape
+    wide = rows <= columns
+    if x.device.type not in ("cpu", "cuda"):
+        parts = [(factor, t.cpu()) for factor, t in parts]
+    side, length = (rows, columns) if wide else (columns, rows)
+    gram = torch.zeros(side, side, dtype=torch.float64, device=parts[0][1].device)
+    long = max(1, PIECE // side)
+    for start in range(0, length, long):
+        cut = slice(start, start + long)
+        piece = sum(factor * (t[:, cut] if wide else t[cut].T).double() for factor, t in parts)
+        gram.addmm_(piece, piece.T)  # type: ignore[union-attr,arg-type]
     if not torch.isfinite(gram).all():  # the solver raises on NaN
         return np.full(len(gram), np.nan)
     values = torch.linalg.eigvalsh(gram).clamp_min_(0.0).sqrt_()
@@ -49,14 +65,15 @@ def describe(values: NDArray[np.float64]) -> tuple[float, float, float, float]:
     return float(values[0]), float(values[-1]), float(total / square[0]), entropy
 
 
-def facts(key: str, matrix: Tensor) -> dict[str, float]:
+def facts(key: str, matrix: Tensor, *more: tuple[float, Tensor]) -> dict[str, float]:
     """What there is to say about the spectrum of a matrix.
 
     Args:
         key: "weight", "update" or "momentum".
         matrix: as for `singular_values`.
+        more: as there.
     """
-    values = singular_values(matrix)
+    values = singular_values(matrix, *more)
     parts = zip(("top", "bottom", "stable_rank", "entropy"), describe(values), strict=True)
     found = {f"{key}_{name}": value for name, value in parts}
     if key == "update" and values.any():

@@ -16,7 +16,7 @@ from torch import Tensor
 from equipoise.monitor.owners import Owners
 from equipoise.monitor.ranks import rank_of
 from equipoise.optim.roles import known_parameters
-from equipoise.planner.live import muon_scale, stepping
+from equipoise.planner.live import muon_scale, read_groups, stepping
 
 WRAPPERS = re.compile(r"(^|\.)(_orig_mod|_fsdp_wrapped_module|_checkpoint_wrapped_module|module)(?=\.|$)")
 """Parts of names that compile, FSDP, checkpointing and DDP put in."""
@@ -153,9 +153,8 @@ def watched(owners: Owners, names: dict[int, str], neurons: bool) -> list[Watche
     sharded = owners.sharded
     first, taken = 0, set()
     for k, optimizer in enumerate(owners.each):
-        inner = stepping(optimizer)
-        muon = type(inner).__name__ == "Muon" and not hasattr(inner, "rule")
-        for i, group in zip(owners.groups_of(k), optimizer.param_groups, strict=True):
+        read = read_groups(optimizer)[0]
+        for i, group, known in zip(owners.groups_of(k), stepping(optimizer).param_groups, read, strict=True):
             for j, p in enumerate(group["params"]):
                 trained = p.requires_grad and p.numel() and p.is_floating_point() and p.layout == torch.strided
                 if not trained or p.is_meta or id(p) in taken:
@@ -164,7 +163,7 @@ def watched(owners: Owners, names: dict[int, str], neurons: bool) -> list[Watche
                 name = names.get(id(p), f"group {i}, parameter {j}")
                 rows = p.shape[0] if p.ndim > 1 and neurons else 1
                 offset, counts = _shard(p, sharded)
-                scale = muon_scale(tuple(p.shape), group) if muon and p.ndim > 1 else 1.0
+                scale = muon_scale(tuple(p.shape), group) if known.optimizer == "muon" and p.ndim > 1 else 1.0
                 found.append(Watched(name, p, k, i, rows, first, offset if rows > 1 else 0, scale, counts))
                 first += rows
     return found

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Self
@@ -219,12 +219,7 @@ class Watch:
         if self._measuring.open is None:
             return
         start = time.perf_counter()
-        try:
-            self._measuring.after(owner)
-        except Exception as error:
-            self._fail(error)
-        if not self._keeps:
-            self._measuring.let_go(owner)
+        self._try(self._measuring.after, owner, self._keeps)
         self._count(start)
         if self._owners.complete:
             self._send()
@@ -242,14 +237,12 @@ class Watch:
         step, start = self._measuring.open, time.perf_counter()
         if step is None:
             return
-        try:
-            self._measuring.send(self._writer)
-        except Exception as error:
-            self._fail(error)
-        if not self._keeps:
-            step.frame.release()
-        seconds = self._cadence.spent(time.perf_counter() - start)
-        self._cadence.watched_for(step.seconds + seconds, step.spectral)
+        self._try(self._measuring.send, self._writer, self._keeps)
+        sent = time.perf_counter()
+        self._cadence.watched_for(step.seconds + self._cadence.spent(sent - start), step.spectral)
+        if self._measuring.ready:  # on a device the numbers come during the next step
+            self._try(self._finish)
+            self._count(sent)
 
     @property
     def _keeps(self) -> bool:
@@ -276,6 +269,7 @@ class Watch:
             self._faults.together(arrived.number)
         if arrived.failed or self._writer is None:
             return
+        self._cadence.beside(self._writer.seconds)
         self._writer.append(arrived.number, self._faults.later(lambda: arrived.row))
         self._sending.measured(arrived, self._logged)
         self._reviewing.measured(self._cadence.trained)
@@ -292,6 +286,12 @@ class Watch:
 
     def _note(self, finding: Finding) -> None:
         self._faults.note(finding, self.step)
+
+    def _try(self, job: Callable[..., object], *args: Any) -> None:
+        try:
+            job(*args)
+        except Exception as error:
+            self._fail(error)
 
     def _fail(self, error: Exception) -> None:
         self._faults.fail(error, self.step)

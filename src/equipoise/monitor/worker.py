@@ -61,6 +61,8 @@ class Worker:
         self._bytes = self._put = self._done = 0
         self._hurry = self._stalled = self._closing = False
         self._status = "finished"
+        self.seconds = 0.0
+        """CPU time that the thread has taken."""
         self._thread = threading.Thread(target=self._work, args=(ledger,), name="equipoise-run-writer", daemon=True)
         self._thread.start()
 
@@ -128,6 +130,7 @@ class Worker:
             for job in jobs:
                 self._do(job, ledger)
             self._store(ledger, len(jobs), closing)
+            self.seconds = time.thread_time()
 
     def _do(self, job: Callable[[Ledger], object], ledger: Ledger) -> None:
         try:

@@ -119,7 +119,9 @@ class RunWriter:
                 self._trouble.dropped += 1
             return
         try:
-            layout = self._layout_of(kind)
+            layout = self._layouts.get(kind)
+            if layout is None:
+                raise ValueError(f"kind = {kind!r}: must have a layout before its first row; call layout() first")
             data = row if callable(row) else layout.pack(row)
             step = self._checked(step, kind)
             when = _now() if time is None else _check.number("time", time)
@@ -179,6 +181,11 @@ class RunWriter:
         refused = [] if self._refused is None else [self._refused]
         return trouble(str(self.path), self._trouble.dropped, self._trouble.failure) + refused
 
+    @property
+    def seconds(self) -> float:
+        """CPU time that the thread which writes has taken."""
+        return 0.0 if self._worker is None else self._worker.seconds
+
     def flush(self, timeout: float = 60.0) -> bool:
         """Wait until all that was appended is stored; False if it is not within the time, or if nothing is written."""
         worker = self._usable()
@@ -224,12 +231,6 @@ class RunWriter:
         if self._strict and error is not None:
             self._trouble.error = None
             raise RunError(f"{self.path}: cannot be written ({error})") from error
-
-    def _layout_of(self, kind: str) -> Layout:
-        layout = self._layouts.get(kind)
-        if layout is None:
-            raise ValueError(f"kind = {kind!r}: must have a layout before its first row; call layout() first")
-        return layout
 
     def _checked(self, step: int, kind: str) -> int:
         step = _step(step)
