@@ -276,6 +276,7 @@ def watch(
 
     [dim]equipoise watch runs/a --layers '*attn*' --sort norm --top 10[/dim]
     """
+    from equipoise.monitor.compare import Latest
     from equipoise.monitor.glance import Look
     from equipoise.monitor.run import Run
     from equipoise.monitor.screen import console, render_list, runs_in, show
@@ -287,7 +288,7 @@ def watch(
         console().print(render_list(found, run))
         return
     with Run.open(found[0]) as opened:
-        show(Look(opened, layers=layers, sort=sort), console(), top=top, once=once)
+        show(Look(opened, layers=layers, sort=sort, predict=Latest(opened)), console(), top=top, once=once)
 
 
 def _comparison(plans: Any) -> Any:

@@ -40,24 +40,24 @@ class Walk(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         y = self.linear(x * self.get_buffer("gamma_in"))
-        return self.get_buffer("gamma_out") * nn.functional.batch_norm(y, None, None, training=True, eps=1e-20)
+        return self.get_buffer("gamma_out") * nn.functional.batch_norm(y, None, None, training=True)
 
 
 class Walks(nn.Module):
-    """A network of three such systems, whose output gradients are random: a random walk of all layers."""
+    """A network of three such systems side by side, whose output gradients are random."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.body = nn.Sequential(Walk(96, 48), Walk(48, 80), Walk(80, 64))
+        self.body = nn.ModuleList([Walk(256, 48), Walk(192, 80), Walk(384, 64)])
 
     def step(self) -> Tensor:
-        y = self.body(torch.randn(32, 96))
-        return (y * torch.randn_like(y)).sum() / y.numel()
+        outputs = [layer(torch.randn(128, layer.linear.in_features)) for layer in self.body]  # type: ignore[union-attr]
+        return torch.stack([(y * torch.randn_like(y)).sum() / y.numel() for y in outputs]).sum()
 
 
 OPTIMIZERS = {
     "sgdm": lambda p: torch.optim.SGD(p, 0.5, 0.9, weight_decay=2e-3),
-    "adamw": lambda p: torch.optim.AdamW(p, 5e-3, weight_decay=2.0, eps=1e-15),
+    "adamw": lambda p: torch.optim.AdamW(p, 3e-3, weight_decay=3.3),
     "lion": lambda p: eq.Lion(p, 1e-3, betas=(0.9, 0.99), weight_decay=10.0),
     "muon": lambda p: eq.Muon(p, 1e-2, momentum=0.9, weight_decay=1.0),
 }
@@ -67,6 +67,10 @@ OPTIMIZERS = {
 def test_a_random_walk_follows_its_plain_forecast(name: str, tmp_path: Path) -> None:
     torch.manual_seed(0)
     model = Walks()
+    if name == "muon":  # theory's kernel is of matrices without preferred directions: with γ_in it is up to 5 % off
+        for layer in model.body:
+            layer.get_buffer("gamma_in").fill_(1.0)
+            layer.get_buffer("gamma_out").fill_(1.0)
     optimizer = OPTIMIZERS[name](model.parameters())
     with eq.watch(model, optimizer, tmp_path, every=2, spectra=0, strict=True):
         for _ in range(600):

@@ -132,8 +132,10 @@ class Case:
         self.by_gradient = self.name in ("sgdm", "adam_l2")
         self.coupled = g.is_coupled
         if self.by_gradient:
-            mean = float(np.sqrt(np.nanmean((seen.grad_norm * seen.before) ** 2)))
-            self.common["grad_norm"] = mean if np.isfinite(mean) and mean > 0 else 1.0
+            # Of the later half: while rows of unlike gradients are on their way, ‖g‖‖w‖ of the whole is larger.
+            sizes = (seen.grad_norm * seen.before)[len(seen.steps) // 2 :] ** 2
+            sizes = sizes[np.isfinite(sizes) & (sizes > 0)]
+            self.common["grad_norm"] = float(np.sqrt(sizes.mean())) if len(sizes) else 1.0
 
     def plain(self, done: dict[Any, Forecast] | None = None) -> Predicted:
         """What is expected from settings alone, from the first measured step on; NaN where theory does not know it.

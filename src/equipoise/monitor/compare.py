@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -146,6 +147,30 @@ class Comparer:
         if info.group >= len(self.groups):
             raise ValueError(f"{self.run.path}: the run does not say what its optimizer was, so there is no forecast")
         return info
+
+
+class Latest:
+    """The rotation that the plain forecast has for the last measured step, for a screen that looks again and again.
+
+    Forecasts are made anew when twenty times as long as they took has passed.
+
+    Args:
+        run: the run; it may still be written.
+    """
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+        self._found: dict[str, float] = {}
+        self._due = 0.0
+
+    def __call__(self, names: Sequence[str]) -> dict[str, float]:
+        """The rotation of each tensor that has a forecast."""
+        start = time.monotonic()
+        if start >= self._due or not set(names) <= self._found.keys():
+            found = Comparer(self._run).plain(names, points=2)
+            self._found = dict.fromkeys(names, float("nan")) | {c.tensor: float(c.plain.rotation[-1]) for c in found}
+            self._due = time.monotonic() + 20 * (time.monotonic() - start)
+        return {name: self._found[name] for name in names if self._found[name] > 0}
 
 
 def _mean(x: Array) -> float:
