@@ -23,6 +23,8 @@ from torch import Tensor, nn
 import equipoise as eq
 from equipoise.planner.finding import Finding
 
+MARK, END = "<!-- table: python benchmarks/patients.py --write -->", "<!-- end of table -->"
+
 STEPS = 240
 WARMUP = 30
 
@@ -208,29 +210,50 @@ def cases() -> Iterator[tuple[str, str, str]]:
                     yield patient, optimizer, fault
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seeds", type=int, nargs="+", default=[10, 11, 12])
-    parser.add_argument("--only", default="")
-    arguments = parser.parse_args()
-    torch.set_num_threads(1)
-    table: dict[str, Counter[str]] = {}
+def confusion(seeds: list[int], only: str = "") -> str:
+    """Train all patients, and count the findings of each fault: a table in Markdown."""
+    rows: dict[str, Counter[str]] = {}
     for patient, optimizer, fault in cases():
-        if arguments.only not in f"{patient} {optimizer} {fault}":
+        if only not in f"{patient} {optimizer} {fault}":
             continue
-        for seed in arguments.seeds:
+        for seed in seeds:
             with tempfile.TemporaryDirectory() as folder:
                 layer = train(patient, optimizer, fault, seed, Path(folder, "run"))
                 found = findings(Path(folder, "run"))
-            counted = table.setdefault(f"{fault}", Counter())
-            named = [f for f in found if f.code in FAULTS[fault] and (not layer or f.where == layer)]
-            counted["named" if named or not FAULTS[fault] else "MISSED"] += 1
+            counted = rows.setdefault(fault, Counter())
+            right = any(named(f, fault, layer) for f in found)
+            counted.update({"runs": 1, "named": int(right)})
             counted.update({f.code for f in found})
-            print(patient, optimizer, fault, seed, layer or "-", "ok" if named or not FAULTS[fault] else "MISSED")
+            print(patient, optimizer, fault, seed, layer, "" if right or fault == "healthy" else "MISSED")
             for f in found:
-                print("    ", f.severity, f.code, "|", f.where, "|", f.evidence)
-    for fault, counted in table.items():
-        print(fault, dict(counted))
+                print("    ", f.severity, f.code, f.where, f.evidence, sep=" | ")
+    codes = sorted({code for counted in rows.values() for code in counted} - {"runs", "named"})
+    lines = [f"| planted | runs | named | {' | '.join(f'`{c}`' for c in codes)} |", "|---" * (len(codes) + 3) + "|"]
+    for fault, counted in rows.items():
+        right = "" if fault == "healthy" else str(counted["named"])
+        lines.append(f"| {fault} | {counted['runs']} | {right} | {' | '.join(str(counted[c] or '') for c in codes)} |")
+    return "\n".join(lines)
+
+
+def named(finding: Finding, fault: str, layer: str) -> bool:
+    """Whether a finding names the fault, at the right layer."""
+    return finding.code in FAULTS[fault] and layer in ("", finding.where)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seeds", type=int, nargs="+", default=[10, 11, 12], help="seeds of the patients")
+    parser.add_argument("--only", default="", help="only cases with this in their name")
+    parser.add_argument("--write", action="store_true", help="put the table into docs/diagnosis.md")
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    table = confusion(arguments.seeds, arguments.only)
+    print(table)
+    if arguments.write:
+        page = Path(__file__).parents[1] / "docs" / "diagnosis.md"
+        text = page.read_text()
+        head, rest = text.split(MARK + "\n", 1)
+        page.write_text(f"{head}{MARK}\n{table}\n{END}{rest.split(END, 1)[1]}")
 
 
 if __name__ == "__main__":

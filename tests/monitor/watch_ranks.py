@@ -69,7 +69,9 @@ def run(kind: str, rank: int, folder: str) -> None:
     mend = break_it(kind) if kind in BREAKS and rank == 1 else None
     given = optimizers if kind == "both" else optimizers[0]
     sinks = ["tensorboard"] if kind in ("fsdp", "ddp") else []
-    with eq.watch(model, given, Path(folder, kind), every=every, spectra=spectra, sinks=sinks, strict=strict) as watch:
+    with eq.watch(
+        model, given, Path(folder, kind), every=every, spectra=spectra, sinks=sinks, diagnose=False, strict=strict
+    ) as watch:
         for step in range(steps):
             loss = loss_of(model, step)
             loss.backward()

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from equipoise.monitor.evidence import SETTLED, Evidence
+from equipoise.monitor.evidence import LATE, SETTLED, Evidence
 from equipoise.planner.finding import Finding
 from equipoise.theory import forecast
 
@@ -196,6 +196,8 @@ def check_falls_out(e: Evidence) -> Iterator[Finding]:
         if case is None or lr[e.last - 1] > 0.5 * lr.max() or lr[e.last - 1] == 0:
             continue
         ends = case.seen.steps >= 0.95 * e.last
+        if not ends.any():
+            continue
         ratio = float(np.mean(case.seen.rotation[ends] / case.equilibrium.rotation[ends]))
         if ratio < BEHIND:
             off[i] = ratio
@@ -224,7 +226,9 @@ def check_radial(e: Evidence) -> Iterator[Finding]:
         wd = e.hyper("weight_decay", int(e.group[i]))[e.last - 1]
         if case is None or wd == 0:
             continue
-        late = case.seen.steps >= 0.75 * e.last
+        late = case.seen.steps >= LATE * e.last
+        if not late.any():
+            continue
         along = case.along(np.ones(len(case.lr)))[case.at[late]]
         share = float(np.mean(along)) / wd
         if share > RADIAL or share < OUTWARDS:

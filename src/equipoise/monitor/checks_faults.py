@@ -155,9 +155,10 @@ def check_lr_leap(e: Evidence) -> Iterator[Finding]:
         at, lr = e.comparer.schedules.knots("lr", g)
         with np.errstate(all="ignore"):
             ratio = lr[1:] / lr[:-1]
+        leap = (np.diff(at) == 1) & (lr[:-1] > 0) & (lr[1:] > 0) & (np.abs(np.log(ratio)) > np.log(LEAP) - 1e-6)
         leaps = np.flatnonzero(
-            (np.diff(at) == 1) & (lr[:-1] > 0) & (lr[1:] > 0) & (np.abs(np.log(ratio)) > np.log(LEAP) - 1e-6)
-        )
+            leap & (np.maximum(lr[1:], lr[:-1]) > lr.max() / LEAP)
+        )  # a warmup's first steps are none
         if len(leaps):
             k = int(leaps[0])
             up = ratio[k] > 1

@@ -14,6 +14,9 @@ from equipoise.planner.finding import Finding
 FIRST = 32
 """Measured steps before the first look; the next ones come when twice as many have been measured."""
 
+LEAST = 8
+"""With fewer measured steps there is no look at the end."""
+
 
 class Reviewing:
     """Reviews a run now and then: seldom enough to cost little.
@@ -65,7 +68,7 @@ class Reviewing:
         """Look once more, at the whole run; what was found."""
         if self._thread is not None:
             self._thread.join()
-        if self._path is not None and self._rows:
+        if self._path is not None and self._rows >= LEAST:
             self._look()
         return self.take()[0]
 

@@ -1,0 +1,240 @@
+"""Planted faults are named at the right layer, healthy runs raise nothing, and each check can see what it is for."""
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import patients
+import pytest
+import torch
+from torch import nn
+
+import equipoise as eq
+from equipoise.planner.finding import Finding
+
+SEEDS = (10, 11, 12)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize(("patient", "optimizer", "fault"), list(patients.cases()))
+def test_patients(patient: str, optimizer: str, fault: str, seed: int, tmp_path: Path) -> None:
+    layer = patients.train(patient, optimizer, fault, seed, tmp_path, spectra=0)
+    found = patients.findings(tmp_path)
+    if fault == "healthy":
+        assert found == []
+    else:
+        assert any(patients.named(f, fault, layer) for f in found), found
+
+
+# One check at a time
+
+
+def net() -> nn.Sequential:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(12, 24), nn.LayerNorm(24), nn.ReLU(), nn.Linear(24, 16), nn.ReLU(), nn.Linear(16, 4))
+
+
+def run(
+    path: Path,
+    model: nn.Module,
+    optimizer: Any,
+    steps: int = 60,
+    before: Callable[[int], None] = lambda step: None,
+    **watch: Any,
+) -> dict[str, Finding]:
+    """Train on noise; the findings by code."""
+    with eq.watch(model, optimizer, path, **({"every": 1, "spectra": 0, "strict": True} | watch)):
+        for step in range(1, steps + 1):
+            before(step)
+            optimizer.zero_grad()
+            (model(torch.randn(16, 12)) - 1).square().mean().backward()
+            optimizer.step()
+    with eq.Run.open(path) as stored:
+        return {f.code: f for f in stored.diagnose()}
+
+
+def test_nothing_is_found_in_a_plain_run(tmp_path: Path) -> None:
+    model = net()
+    assert run(tmp_path, model, torch.optim.AdamW(eq.param_groups(model), 3e-3, weight_decay=1.0)) == {}
+
+
+def test_decay_in_the_wrong_places(tmp_path: Path) -> None:
+    model = net()
+    found = run(tmp_path / "a", model, torch.optim.AdamW(model.parameters(), 1e-3, weight_decay=0.1))
+    assert found["decay-on-gains"].where == "0.bias"
+    found = run(tmp_path / "b", net(), torch.optim.AdamW(net().parameters(), 1e-3, weight_decay=0.0))
+    assert found["layer-frozen"].where == "0.weight", "the optimizer has another network's parameters"
+    model = net()
+    found = run(tmp_path / "c", model, torch.optim.AdamW(model.parameters(), 1e-3, weight_decay=0.0))
+    assert found["no-decay"].severity == "info", "meant, if it is nowhere"
+
+
+def test_parameters_that_were_forgotten(tmp_path: Path) -> None:
+    model = net()
+    groups = [{"params": [model[0].weight, model[3].weight]}]
+    found = run(tmp_path, model, torch.optim.AdamW(groups, 1e-3, weight_decay=0.1))["layer-frozen"]
+    assert (found.where, found.severity) == ("0.bias", "warning")
+    assert "does not have it" in found.evidence
+    assert "and 2 more" in found.evidence
+
+
+def test_lr_of_zero_and_no_gradient(tmp_path: Path) -> None:
+    model = net()
+    matrices = [p for p in model.parameters() if p.ndim > 1]
+    rest = [p for p in model.parameters() if p.ndim < 2]
+    groups = [{"params": matrices[:2]}, {"params": matrices[2:], "lr": 0.0}, {"params": rest, "weight_decay": 0.0}]
+    found = run(tmp_path, model, torch.optim.AdamW(groups, 1e-3, weight_decay=0.1))["layer-frozen"]
+    assert found.where == "5.weight"
+    assert "lr is 0" in found.evidence
+
+
+def test_a_dead_layer(tmp_path: Path) -> None:
+    model = net()
+    with torch.no_grad():
+        model.get_parameter("3.bias").fill_(-100.0)  # no ReLU after it lets anything through
+    found = run(tmp_path, model, torch.optim.SGD(eq.param_groups(model), 1e-3))
+    assert found["layer-dead"].where == "0.weight"
+    assert "other tensors" in found["layer-dead"].evidence
+
+
+def test_a_leap_of_lr(tmp_path: Path) -> None:
+    model = net()
+    optimizer = torch.optim.AdamW(eq.param_groups(model), 1e-4, weight_decay=0.1)
+
+    def leap(step: int) -> None:
+        for group in optimizer.param_groups:
+            group["lr"] = 1e-4 if step < 30 else 2e-3
+
+    found = run(tmp_path / "up", model, optimizer, before=leap, every=7)["lr-leap"]
+    assert found.severity == "warning"
+    assert "from 0.0001 to 0.002 at step 30" in found.evidence, "though step 30 is not measured"
+    model = net()
+    optimizer = torch.optim.AdamW(eq.param_groups(model), 1e-3, weight_decay=0.1)
+    schedule = torch.optim.lr_scheduler.LinearLR(optimizer, 0.001, total_iters=60)
+    found = run(tmp_path / "warm", model, optimizer, before=lambda step: schedule.step() if step > 1 else None)
+    assert "lr-leap" not in found, "a warmup from a thousandth leaps at its second step, far below the peak"
+
+
+def test_epsilon(tmp_path: Path) -> None:
+    model = net()
+    found = run(tmp_path, model, torch.optim.AdamW(eq.param_groups(model), 1e-3, eps=1.0, weight_decay=0.1), spectra=5)
+    assert found["eps-dominated"].severity == "warning"
+    assert "100%" in found["eps-dominated"].evidence
+
+
+def test_muon_far_from_orthogonal(tmp_path: Path) -> None:
+    model = nn.Sequential(nn.Linear(12, 24, bias=False), nn.Tanh(), nn.Linear(24, 4, bias=False))
+    healthy = run(tmp_path / "a", model, eq.Muon(model.parameters(), 1e-2, weight_decay=0.1), spectra=5)
+    assert "muon-not-orthogonal" not in healthy
+    bad = run(tmp_path / "b", model, torch.optim.Muon(model.parameters(), 1e-2, ns_steps=1), spectra=5)
+    assert bad["muon-not-orthogonal"].severity == "warning"
+
+
+def test_memory_shorter_than_an_epoch(tmp_path: Path) -> None:
+    model = net()
+    optimizer = torch.optim.AdamW(eq.param_groups(model), 1e-2, weight_decay=10.0)
+    found = run(tmp_path, model, optimizer, meta={"steps_per_epoch": 50})["timescale-short"]
+    assert "10 steps, 0.2 epochs" in found.evidence
+
+
+def test_falling_out_of_equilibrium(tmp_path: Path) -> None:
+    model = net()
+    optimizer = torch.optim.AdamW(eq.param_groups(model), 1e-2, weight_decay=2.0)
+    curve = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda t: min(1.0, 10 ** (-(t - 250) / 20)))
+    found = run(tmp_path, model, optimizer, 300, before=lambda step: curve.step() if step > 1 else None)
+    assert found["leaves-equilibrium"].severity == "info"
+
+
+def test_a_layer_that_explodes(tmp_path: Path) -> None:
+    model = nn.Sequential(nn.Linear(12, 24, bias=False), nn.LayerNorm(24, elementwise_affine=False))
+    found = run(tmp_path, model, torch.optim.AdamW(model.parameters(), 3.0, betas=(0.0, 0.999), weight_decay=0.3))
+    assert found["layer-exploding"].severity == "error"
+    assert found["layer-exploding"].where == "0.weight"
+
+
+def test_scaled_gradients_that_overflow_are_no_fault(tmp_path: Path) -> None:
+    model = net()
+    optimizer = torch.optim.AdamW(eq.param_groups(model), 1e-3, weight_decay=0.1, fused=True)
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**10)
+    with eq.watch(model, optimizer, tmp_path, every=1, spectra=0, strict=True):
+        for step in range(40):
+            optimizer.zero_grad()
+            much = math.inf if step % 10 == 5 else 1.0
+            scaler.scale(much * (model(torch.randn(16, 12)) - 1).square().mean()).backward()
+            scaler.step(optimizer)
+            scaler.update()
+    with eq.Run.open(tmp_path) as stored:
+        assert stored.series("skipped").values.sum() == 4
+        assert "not-finite" not in {f.code for f in stored.diagnose()}
+
+
+def test_a_loss_that_is_nan_is_of_all_tensors(tmp_path: Path) -> None:
+    model = net()
+    optimizer = torch.optim.SGD(eq.param_groups(model), 1e-3)
+
+    def spoil(step: int) -> None:
+        if step == 30:
+            with torch.no_grad():
+                model.get_parameter("5.bias")[0] = math.nan
+
+    found = run(tmp_path, model, optimizer, before=spoil)["not-finite"]
+    assert found.where == "all tensors"
+    assert "step 30" in found.evidence
+
+
+# While training goes on
+
+
+def test_findings_come_while_training_goes_on(tmp_path: Path) -> None:
+    model = net()
+    optimizer = torch.optim.AdamW(model.parameters(), 1e-3, weight_decay=0.1)
+    with eq.watch(model, optimizer, tmp_path, every=1, overhead=1.0, strict=True) as watch:
+        for _ in range(300):
+            optimizer.zero_grad()
+            (model(torch.randn(16, 12)) - 1).square().mean().backward()
+            optimizer.step()
+            if watch.findings:
+                break
+        assert [f.code for f in watch.findings] == ["decay-on-gains"]
+    assert [f.code for f in watch.findings] == ["decay-on-gains"], "each is said once"
+    with eq.Run.open(tmp_path) as stored:
+        assert [f.code for f in stored.findings] == ["decay-on-gains"]
+        assert len(stored.diagnose()) == 1
+
+
+def test_diagnosis_can_be_left_out(tmp_path: Path) -> None:
+    model = net()
+    run(tmp_path, model, torch.optim.AdamW(model.parameters(), 1e-3, weight_decay=0.1), diagnose=False)
+    with eq.Run.open(tmp_path) as stored:
+        assert stored.findings == []
+
+
+def test_runs_without_settings_have_no_forecast(tmp_path: Path) -> None:
+    from equipoise.monitor import Column, Layout, RunWriter, TensorInfo
+
+    layout = Layout((Column("norm", "w"), Column("rotation", "w")))
+    with RunWriter(tmp_path, layouts=[layout], tensors=[TensorInfo("w", (4, 3))]) as writer:
+        for step in range(1, 20):
+            writer.append(step, [1.0, 0.1])
+    with eq.Run.open(tmp_path) as stored:
+        assert stored.diagnose() == []
+        with pytest.raises(ValueError, match="does not say what its optimizer was"):
+            stored.compare("w")
+        with pytest.raises(ValueError, match="tensor = 'x': must be one of the run's 1 tensors, as w"):
+            stored.compare("x")
+        with pytest.raises(ValueError, match="neuron = 2: must be a sampled neuron of w"):
+            stored.compare("w", neuron=2)
+
+
+def test_optimizers_unknown_to_theory_raise_nothing_from_a_forecast(tmp_path: Path) -> None:
+    model = net()
+    optimizer = torch.optim.Rprop(model.parameters(), 1e-3)
+    with eq.watch(model, optimizer, tmp_path, every=1, strict=True):
+        for _ in range(60):
+            optimizer.zero_grad()
+            (model(torch.randn(16, 12)) - 1).square().mean().backward()
+            optimizer.step()
+    with eq.Run.open(tmp_path) as stored:
+        assert not stored.compare("0.weight").known
+        assert {f.code for f in stored.diagnose()} <= {"no-decay", "layers-unbalanced", "layer-exploding"}
