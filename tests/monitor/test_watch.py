@@ -320,6 +320,38 @@ def test_parameters_may_come_later(tmp_path: Path) -> None:
         assert math.cos(value(run, "angle", "0.weight", neuron=row)) == pytest.approx(cos, abs=1e-5)
 
 
+@pytest.mark.parametrize("every", [1, 10])
+def test_unfreezing_is_seen_within_a_few_steps(every: int, tmp_path: Path) -> None:
+    model = network()
+    optimizer = adamw(model.parameters())
+    model[3].requires_grad_(False)  # type: ignore[index]
+    with eq.watch(model, optimizer, tmp_path, every=every, strict=True):
+        train(model, optimizer, 20)
+        model[3].requires_grad_(True)  # type: ignore[index]
+        train(model, optimizer, 20, first=20)
+    with eq.Run.open(tmp_path) as run:
+        late = list(run.series("norm", "3.weight").steps)
+        assert late[-1] == 40
+        assert late[0] <= 30
+        assert len(run.series("norm", "0.weight")) == (40 if every == 1 else 5)
+
+
+def test_a_parameter_that_becomes_another_is_one_failure(tmp_path: Path) -> None:
+    """Data of another shape cannot be compared with what was before; the step after it is measured again."""
+    p = nn.Parameter(torch.ones(6, 4))
+    optimizer = torch.optim.SGD([p], lr=0.1)
+    with eq.watch(None, optimizer, tmp_path, every=1) as watch:
+        for step in range(12):
+            if step == 5:
+                p.data = torch.ones(3, 5)
+            p.grad = torch.ones_like(p)
+            optimizer.step()
+    assert [f.code for f in watch.findings] == ["watch-failed"]
+    with eq.Run.open(tmp_path) as run:
+        assert list(run.series("norm", "group 0, parameter 0").steps) == [1, 2, 3, 4, 5, *range(7, 13)]
+        assert run.tensors["group 0, parameter 0"].shape == (3, 5)
+
+
 def test_a_compiled_model_has_its_own_names(tmp_path: Path) -> None:
     model = network()
     optimizer = adamw(model.parameters())

@@ -34,7 +34,7 @@ class Frame:
     def __init__(
         self, owners: Owners, names: dict[int, str], neurons: int, starts: dict[tuple[str, int], Tensor]
     ) -> None:
-        self._print = Fingerprint(owners)
+        self.fingerprint = Fingerprint(owners)
         self.neurons = neurons > 0
         self.tensors = watched(owners, names, self.neurons)
         if not self.tensors:
@@ -59,10 +59,6 @@ class Frame:
         self._plain = [t.p for t in self.tensors]
         self._room: Room | None = None
         self._clear()
-
-    def fits(self, owners: Owners) -> bool:
-        """Whether the optimizers' parameters are still the same."""
-        return self._print.fits(owners)
 
     def _make_order(self) -> NDArray[np.int64]:
         """For each row of the blocks its place among all rows."""

@@ -97,8 +97,9 @@ class Measuring:
         """
         self._measured += 1
         owners = self._owners
-        if self._assembler is None or self._spectra is None or not self.frame.fits(owners):
-            assembler, spectra = self._renew(writer)
+        fits = self.frame.fingerprint.fits(owners, number)
+        if self._assembler is None or self._spectra is None or not fits:
+            assembler, spectra = self._renew(fits, writer)
         else:
             assembler, spectra = self._assembler, self._spectra
         afforded = self._afforded if self.frame.sharded else spectra.affords(self._cadence.credit)
@@ -107,11 +108,11 @@ class Measuring:
         self.open = Step(number, self.frame, assembler, groups, {})
         self.frame.begin(cautious=any(g.cautious for g in groups))
 
-    def _renew(self, writer: RunWriter | None) -> tuple[Assembler, Spectra]:
+    def _renew(self, fits: bool, writer: RunWriter | None) -> tuple[Assembler, Spectra]:
         """Look at the parameters again, and say what they are."""
         error: Exception | None = None
         try:
-            if not self.frame.fits(self._owners):
+            if not fits:
                 self._assembler = None
                 self.frame = self._new_frame()
             assembler = Assembler(self.frame, len(self._owners.param_groups), roles_of(self._model))
@@ -255,4 +256,5 @@ class Measuring:
                 self.open.failed = True
             return False
         self.open = None
+        self.frame.fingerprint.forget()  # the parameters may have changed unseen
         return True

@@ -119,22 +119,38 @@ class Fingerprint:
 
     def __init__(self, owners: Owners) -> None:
         self._params = _params(owners)
-        self._trained = list(map(_TRAINED, self._params))
+        self._counts = _counts(owners)
         self._kinds = list(map(_KIND, self._params))
-        self._asked = 0
+        self._looked = -LOOK
 
-    def fits(self, owners: Owners) -> bool:
-        """Whether all is as it was; dtype and shape, which hardly ever change, are looked at now and then."""
-        now = _params(owners)
-        same = len(now) == len(self._params) and all(map(is_, now, self._params))
-        if not same or list(map(_TRAINED, now)) != self._trained:
+    def fits(self, owners: Owners, step: int) -> bool:
+        """Whether all is as it was; what a glance does not show is seen a few steps later.
+
+        Args:
+            owners: the optimizers.
+            step: number of the step.
+        """
+        if _counts(owners) != self._counts:
             return False
-        self._asked += 1
-        return self._asked % 16 != 1 or list(map(_KIND, now)) == self._kinds
+        if 0 <= step - self._looked < LOOK:
+            return True
+        self._looked = step
+        now = _params(owners)
+        return all(map(is_, now, self._params)) and list(map(_KIND, now)) == self._kinds
+
+    def forget(self) -> None:
+        """Look at all parameters the next time."""
+        self._looked = -LOOK
 
 
-_TRAINED = attrgetter("requires_grad")
-_KIND = attrgetter("dtype", "shape")
+LOOK = 8
+"""Steps after which parameters are looked at one by one, for freezing and the like."""
+
+_KIND = attrgetter("requires_grad", "dtype", "shape")
+
+
+def _counts(owners: Owners) -> list[int]:
+    return [len(group["params"]) for group in owners.param_groups]
 
 
 def _params(owners: Owners) -> list[Tensor]:
