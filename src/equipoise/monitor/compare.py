@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from equipoise.monitor.attribute import Case, Measured, Predicted
-from equipoise.monitor.layout import TensorInfo
+from equipoise.monitor.attribute import QUANTITIES, Case, Measured, Predicted
+from equipoise.monitor.layout import Column, TensorInfo
 from equipoise.monitor.recorded import Schedules, recorded
 from equipoise.monitor.run import Run
 from equipoise.theory._check import number
@@ -127,8 +127,12 @@ class Comparer:
             tensors: their names.
             points: about how many points at most.
         """
-        found = []
-        tensors = [t for t in tensors if self.tensors[t].group < len(self.groups)]
+        found: list[Comparison] = []
+        known = set(self.run.columns)
+        measured = [t for t in tensors if all(Column(q, t) in known for q in QUANTITIES)]
+        tensors = [t for t in measured if self.tensors[t].group < len(self.groups)]
+        if not tensors:
+            return found
         for name, seen in zip(tensors, Measured.read(self.run, tensors, last=self.last, points=points), strict=True):
             if len(seen.steps):
                 info = self.tensors[name]

@@ -94,17 +94,17 @@ class Sending:
         if writer is not None and memory:
             writer.meta("sinks", {**self._known, **memory})
 
-    def measured(self, arrived: Arrived, logged: Logged) -> None:
-        """Send what was measured at a step, and what the loop logged since the last one.
+    def hold(self, arrived: Arrived) -> None:
+        """Keep what was measured at a step, until what the loop logs of it is there."""
+        self._held = arrived if self._lanes else None
+
+    def go(self, logged: Logged) -> None:
+        """Send what is held, and what the loop logged since the last time; the next step begins.
 
         Args:
-            arrived: the step.
             logged: what the loop logged.
         """
-        if not self._lanes:
-            return
-        self._held = arrived
-        if any(lane.free for lane in self._lanes):
+        if self._held is not None and any(lane.free for lane in self._lanes):
             self._send(logged)
         self._look()
 

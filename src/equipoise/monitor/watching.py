@@ -230,6 +230,8 @@ class Watch:
         self._send()  # where not all optimizers stepped
         self.step += 1
         self._finish()
+        self._sending.go(self._logged)
+        self._cadence.also(self._sending.take_seconds())
         return not self._faults.too_many and self._cadence.due(self.step) and self._measuring.takes_part
 
     def _send(self) -> None:
@@ -271,11 +273,11 @@ class Watch:
             return
         self._cadence.beside(self._writer.seconds)
         self._writer.append(arrived.number, self._faults.later(lambda: arrived.row))
-        self._sending.measured(arrived, self._logged)
+        self._sending.hold(arrived)
         self._reviewing.measured(self._cadence.trained)
         found, seconds = self._reviewing.take()
         self._say(found)
-        self._cadence.also(self._sending.take_seconds() + seconds)
+        self._cadence.also(seconds)
         self._faults.note_once("update-lost", lambda: arrived.update_lost, self.step)
 
     def _say(self, found: list[Finding]) -> None:
