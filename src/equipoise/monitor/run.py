@@ -111,6 +111,13 @@ class Run:
         return "crashed" if alive is False or silent > (STALE_HERE if alive else STALE) else "running"
 
     @property
+    def started(self) -> float:
+        """When it was first written to, in seconds since 1970; 0 where that is lost."""
+        self._archive.read(lambda db: None)
+        begun = [life.started for life in self._archive.lives.values() if isinstance(life.started, float)]
+        return min(begun, default=0.0)
+
+    @property
     def findings(self) -> list[Finding]:
         """What the writer found, and what reading found to be wrong with the file so far."""
         return [finding for _, finding in self.timeline] + self._archive.findings()

@@ -1,0 +1,79 @@
+"""Figures whose lines the page chooses: one line a layer, group or run, its forecast dashed, its spread as a band."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from bokeh.models import ColumnDataSource, Range1d
+
+from equipoise.board.gather import Curves, RunData
+from equipoise.board.style import figure
+
+TOOLTIPS = (("", "@name"), ("at", "$snap_x{%.6g}"), ("value", "$snap_y{%.4g}"))
+
+
+def lines_figure(
+    key: str,
+    name: str,
+    y_label: str,
+    x_range: Range1d | None,
+    *,
+    dashed: bool = False,
+    band: bool = False,
+    **options: Any,
+) -> Any:
+    """An empty figure with sources `key-name-lines`, `-dashed` and `-band`, which static/curves.js fills.
+
+    Args:
+        key: of the section.
+        name: of the figure.
+        y_label: what is shown.
+        x_range: shared with the others.
+        dashed: whether there are forecasts.
+        band: whether there are spreads.
+        **options: as `style.figure` takes them.
+    """
+    fig = figure(f"{key}-{name}", y_label=y_label, x_range=x_range, tooltips=TOOLTIPS, **options)
+    nothing = {"xs": [], "ys": [], "name": [], "color": []}
+
+    def source(part: str) -> ColumnDataSource:
+        return ColumnDataSource(dict(nothing), name=f"{key}-{name}-{part}")
+
+    if band:
+        fig.patches("xs", "ys", source=source("band"), fill_color="color", fill_alpha=0.16, line_alpha=0.0)
+    lines = fig.multi_line("xs", "ys", source=source("lines"), line_color="color", line_width=1.8)
+    if dashed:
+        over = source("dashed")
+        fig.multi_line("xs", "ys", source=over, line_color="color", line_width=1.6, line_dash=[6, 4], line_alpha=0.9)
+    fig.hover.renderers = [lines]
+    return fig
+
+
+def layers_source(key: str, data: RunData) -> ColumnDataSource:
+    """Every layer's numbers, a line each."""
+    return ColumnDataSource(layers_data(data), name=f"{key}-layers")
+
+
+def layers_data(data: RunData) -> dict[str, Any]:
+    """The columns of `layers_source`."""
+    columns: dict[str, Any] = {
+        "name": [t.name for t in data.tensors],
+        "role": [t.role for t in data.tensors],
+        "shape": ["×".join(str(n) for n in t.shape) or "1" for t in data.tensors],
+    }
+    if len(data.layers):
+        columns |= {q: _float32(v) for q, v in data.layers.values.items()}
+        columns["ratio"] = _float32(data.ratio)
+    return columns
+
+
+def axis_data(data: RunData, curves: Curves) -> dict[str, Any]:
+    """What a plot's x axis may be."""
+    columns = {"step": curves.step.astype(np.float64), "time": np.asarray(curves.time, np.float64)}
+    tokens = data.tokens(columns["step"]) if len(curves) else None
+    return columns if tokens is None else columns | {"tokens": tokens}
+
+
+def _float32(values: Any) -> np.ndarray:
+    return np.ascontiguousarray(values, dtype=np.float32)
