@@ -54,12 +54,12 @@ def train(
     odd = [p for n, p in model.named_parameters() if n == "2.0.weight"]
     matrices = [p for n, p in model.named_parameters() if p.ndim > 1 and n != "2.0.weight"]
     vectors = [p for p in model.parameters() if p.ndim < 2]
-    lr, decay = 4e-3, 1.0
+    lr, decay = 0.02, 0.3
     optimizer = torch.optim.AdamW(
         [
             {"params": matrices, "weight_decay": decay},
-            {"params": odd, "lr": lr * fault, "weight_decay": decay},
-            {"params": vectors, "weight_decay": 0.0},
+            {"params": odd, "lr": fault * lr, "weight_decay": decay},
+            {"params": vectors, "lr": 4e-3, "weight_decay": 0.0},
         ],
         lr=lr,
         betas=(0.9, 0.95),

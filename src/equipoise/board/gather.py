@@ -49,7 +49,7 @@ BAND = (0.1, 0.9)
 NUMBERS = 280_000
 """Numbers of layers in a page: in base64 four bytes become 5.3, so that this is 1.5 MB at most."""
 
-CELLS = 6_000_000
+CELLS = 2_000_000
 """Numbers that are read from the file at once."""
 
 

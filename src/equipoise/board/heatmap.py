@@ -15,41 +15,40 @@ RANGE = 2.0
 LABELS = {-2: "¼ ×", -1: "½ ×", 0: "as forecast", 1: "2 ×", 2: "4 ×"}
 
 
-def heatmap(key: str, layers: int, x_range: Range1d | None, *, forecast: bool, tags: Any = ()) -> Any:
-    """An empty heatmap with sources `key-heat-image` and `key-heat-marks`, which static/run.js fills.
+def heatmap(key: str, layers: int, x_range: Range1d | None, *, forecast: bool, name: str = "heat") -> Any:
+    """An empty heatmap with sources `key-name-image` and `key-name-marks`, which static/heat.js fills.
 
     Args:
         key: of the section.
         layers: how many there are, for the height.
         x_range: shared with the others.
         forecast: whether the ratio is to a forecast, or to each layer's own median.
-        tags: models to carry along.
+        name: of the figure.
     """
     fig = figure(
-        f"{key}-heat",
+        f"{key}-{name}",
         x_range=x_range,
         height=height(layers),
         y_range=Range1d(max(1, layers) - 0.5, -0.5),
         tools="xpan,box_zoom,xwheel_zoom,reset,save",
         active_drag="box_zoom",
-        tags=tags,
     )
     mapper = LinearColorMapper(palette=[LOW, MIDDLE, HIGH], low=-RANGE, high=RANGE, nan_color="rgba(0,0,0,0)")
-    mapper.name = f"{key}-heat-colors"
+    mapper.name = f"{key}-{name}-colors"
     image = ColumnDataSource(
         {"image": [np.zeros((1, 1), np.float32)], "x": [0.0], "y": [0.0], "dw": [0.0], "dh": [0.0]},
-        name=f"{key}-heat-image",
+        name=f"{key}-{name}-image",
     )
     fig.image("image", x="x", y="y", dw="dw", dh="dh", source=image, color_mapper=mapper)
-    marks = ColumnDataSource({"y": [], "left": [], "right": [], "color": []}, name=f"{key}-heat-marks")
+    marks = ColumnDataSource({"y": [], "left": [], "right": [], "color": []}, name=f"{key}-{name}-marks")
     fig.hbar(
         y="y", left="left", right="right", height=0.92, source=marks, fill_alpha=0, line_color="color", line_width=2
     )
     fig.grid.visible = False
     fig.yaxis.ticker = FixedTicker(ticks=list(range(layers))) if layers <= 45 else BasicTicker(min_interval=1)
-    names = LABELS if forecast else LABELS | {0: "its median"}
+    labels = LABELS if forecast else LABELS | {0: "its median"}
     bar = ColorBar(
-        color_mapper=mapper, ticker=FixedTicker(ticks=list(names)), major_label_overrides=dict(names), width=10,
+        color_mapper=mapper, ticker=FixedTicker(ticks=list(labels)), major_label_overrides=dict(labels), width=10,
         title="", label_standoff=6, padding=8, border_line_alpha=0.0, background_fill_alpha=0.0, bar_line_alpha=0.0,
         major_label_text_font=FONT, major_label_text_font_size="11px", major_tick_line_alpha=0.0,
     )  # fmt: skip

@@ -21,6 +21,7 @@ def lines_figure(
     *,
     dashed: bool = False,
     band: bool = False,
+    legend: bool = False,
     **options: Any,
 ) -> Any:
     """An empty figure with sources `key-name-lines`, `-dashed` and `-band`, which static/curves.js fills.
@@ -32,6 +33,7 @@ def lines_figure(
         x_range: shared with the others.
         dashed: whether there are forecasts.
         band: whether there are spreads.
+        legend: whether to name the lines in the figure.
         **options: as `style.figure` takes them.
     """
     fig = figure(f"{key}-{name}", y_label=y_label, x_range=x_range, tooltips=TOOLTIPS, **options)
@@ -42,7 +44,11 @@ def lines_figure(
 
     if band:
         fig.patches("xs", "ys", source=source("band"), fill_color="color", fill_alpha=0.16, line_alpha=0.0)
-    lines = fig.multi_line("xs", "ys", source=source("lines"), line_color="color", line_width=1.8)
+    named = {"legend_field": "name"} if legend else {}
+    lines = fig.multi_line("xs", "ys", source=source("lines"), line_color="color", line_width=1.8, **named)
+    if legend:
+        fig.legend.background_fill_alpha, fig.legend.border_line_alpha = 0.6, 0.0
+        fig.legend.label_text_font_size, fig.legend.padding, fig.legend.spacing = "11px", 4, 0
     if dashed:
         over = source("dashed")
         fig.multi_line("xs", "ys", source=over, line_color="color", line_width=1.6, line_dash=[6, 4], line_alpha=0.9)

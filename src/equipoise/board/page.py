@@ -18,7 +18,10 @@ from equipoise._version import __version__
 from equipoise.board.style import css_variables
 
 STATIC = Path(__file__).parent / "static"
-SCRIPTS = ("core", "curves", "findings", "run", "start")
+POLICY = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:"
+"""A file may run what it holds, and neither load nor send anything, whatever a name in it says."""
+
+SCRIPTS = ("core", "curves", "findings", "heat", "run", "compare", "geometry", "plan", "start")
 
 
 @dataclass(frozen=True)
@@ -66,6 +69,7 @@ def context(sections: Sequence[Section], *, live: bool = False, home: bool = Fal
         "sections": sections,
         "css": css_variables() + (STATIC / "board.css").read_text(encoding="utf-8"),
         "scripts": [(STATIC / f"{name}.js").read_text(encoding="utf-8") for name in SCRIPTS],
+        "policy": POLICY,
         "live": live,
         "home": home,
         "version": __version__,
@@ -74,9 +78,10 @@ def context(sections: Sequence[Section], *, live: bool = False, home: bool = Fal
 
 def fill(document: Document, title: str, sections: Sequence[Section], **options: Any) -> None:
     """Make a document of sections, for a server."""
-    for section in sections:
-        for figure in section.figures.values():
-            document.add_root(figure)
+    with document.models.freeze():  # models are collected once, not after each root
+        for section in sections:
+            for figure in section.figures.values():
+                document.add_root(figure)
     document.title = title
     document.template = shell()
     document.template_variables.update(context(sections, **options))

@@ -12,7 +12,7 @@ from equipoise.board.findings_view import MOST, as_json, finding_dict, tensor_of
 from equipoise.board.gather import OF_LAYERS, OF_SPECTRA, RunData
 from equipoise.board.heatmap import heatmap
 from equipoise.board.layers import axis_data, layers_data, lines_figure
-from equipoise.board.memory_view import main_group, memory_data, remembered
+from equipoise.board.memory_view import memory_data, remembered
 from equipoise.board.page import Section
 from equipoise.board.words import count, duration, number, tally
 from equipoise.theory import Memory
@@ -41,7 +41,7 @@ def run_section(data: RunData, key: str = "run", label: str | None = None) -> Se
     common: dict[str, Any] = {"x_range": shared}
     figures = {
         "loss": _loss_figure(key, shared, list(sources.values())),
-        "schedule": lines_figure(key, "schedule", "learning rate", **common),
+        "schedule": lines_figure(key, "schedule", "learning rate", legend=True, **common),
         "heat": heatmap(key, _matrices(data) or len(data.tensors), shared, forecast=data.has_forecast),
         "norm": lines_figure(key, "norm", "‖w‖", dashed=True, band=True, **common),
         "rotation": lines_figure(key, "rotation", "radian a step", dashed=True, band=True, **common),
@@ -116,12 +116,12 @@ def sentence(data: RunData) -> str:
 
 def facts(data: RunData, found: Memory | None) -> list[list[str]]:
     """What is good to know beside the plots: settings, sizes, memory."""
-    group = main_group(data)
     rows = [["optimizer", str(data.meta["optimizer"])]] if "optimizer" in data.meta else []
     for name, said in (("lr", "peak lr"), ("weight_decay", "weight decay")):
-        values = data.whole.get(f"{name}/{group}")
-        if values is not None and np.isfinite(values).any():
-            rows.append([said, number(float(np.nanmax(values)))])
+        groups = [v for k, v in sorted(data.whole.items()) if k.partition("/")[0] == name and np.isfinite(v).any()]
+        tops = dict.fromkeys(number(float(np.nanmax(v))) for v in groups)  # of groups, each value once
+        if tops:
+            rows.append([said, ", ".join(tops)])
     if data.tensors:
         rows.append(["tensors", f"{len(data.tensors):,}, {_matrices(data):,} of them matrices"])
     if found is not None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from bokeh.models import HoverTool, Range1d
+from bokeh.models import BasicTickFormatter, HoverTool, NumeralTickFormatter, Range1d
 from bokeh.plotting import figure as bokeh_figure
 
 SERIES = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#8c6d31", "#7f7f7f")
@@ -70,7 +70,7 @@ def figure(
     fig.tags = list(tags)
     fig.toolbar.logo = None
     fig.toolbar.autohide = True
-    fig.min_border_right = 12
+    fig.min_border_right = 20
     fig.xaxis.axis_label, fig.yaxis.axis_label = x_label, y_label
     for axis in (*fig.xaxis, *fig.yaxis):
         axis.axis_label_text_font = axis.major_label_text_font = FONT
@@ -79,6 +79,9 @@ def figure(
         axis.axis_line_alpha, axis.minor_tick_line_alpha = 0.0, 0.0
         axis.major_tick_in, axis.major_tick_out = 0, 4
         axis.axis_label_standoff = 6
+    if y_type == "linear":
+        fig.yaxis.formatter = BasicTickFormatter(power_limit_low=-5)
+    fig.xaxis.formatter = NumeralTickFormatter(format="0,0.[00]")
     fig.outline_line_alpha = 0.0
     fig.xgrid.grid_line_alpha = 0.5
     if tooltips is not None:

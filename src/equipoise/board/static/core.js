@@ -169,9 +169,12 @@ const EQ = (() => {
   }
   function wait() {
     const wanted = [...document.querySelectorAll("section.page")];
-    const there = window.Bokeh?.documents?.length && wanted.every((s) => kinds[s.dataset.kind]?.ready(s.id) ?? true);
+    if (!wanted.length) return void (document.body.dataset.ready = "1");
+    const drawn = wanted.some((s) => s.dataset.kind in kinds);
+    const there = !drawn || (window.Bokeh?.documents?.length && wanted.every((s) => kinds[s.dataset.kind]?.ready(s.id) ?? true));
     if (!there) return void setTimeout(wait, 15);
     for (const section of wanted) {
+      if (!(section.dataset.kind in kinds)) continue; // a page of words alone
       const view = new kinds[section.dataset.kind](section, section.id);
       sections.set(section.id, view);
     }

@@ -72,6 +72,8 @@ EQ.curves = (() => {
       if (source != null) source.data = out[part] ?? { xs: [], ys: [], name: [], color: [] };
     }
     const figure = EQ.model(key);
+    const level = out.lines?.ys[0]?.[0];
+    if (level != null && figure?.y_range.type === "DataRange1d") figure.y_range.default_span = Math.abs(level) || 1; // of a line that is level
     const none = !(out.lines?.xs.length > 0);
     if (figure != null) empty(figure, none);
   }
@@ -83,12 +85,15 @@ EQ.curves = (() => {
     place?.classList.toggle("nothing", none);
   }
 
+  const formatter = (dimension, log) =>
+    log ? EQ.make("LogTickFormatter") : dimension === "x" ? EQ.make("NumeralTickFormatter", { format: "0,0.[00]" }) : EQ.make("BasicTickFormatter", { power_limit_low: -5 });
+
   function scale(figure, dimension, log) {
     const kind = log ? "LogScale" : "LinearScale";
     const key = `${dimension}_scale`;
     if (figure == null || figure[key].type === kind) return;
     const axis = dimension === "x" ? figure.below[0] : figure.left[0];
-    axis.setv({ ticker: EQ.make(log ? "LogTicker" : "BasicTicker"), formatter: EQ.make(log ? "LogTickFormatter" : "BasicTickFormatter") });
+    axis.setv({ ticker: EQ.make(log ? "LogTicker" : "BasicTicker"), formatter: formatter(dimension, log) });
     figure[key] = EQ.make(kind);
   }
 

@@ -112,7 +112,7 @@ EQ.kinds.run = class {
     this.xs = c.xOf(axis, this.x, this.longest);
     const all = [...this.xs, ...c.xOf(logged, this.x, this.longest)].filter((v) => Number.isFinite(v) && (!this.logx || v > 0));
     const low = all.reduce((a, b) => Math.min(a, b), Infinity), high = all.reduce((a, b) => Math.max(a, b), -Infinity);
-    c.extent(this.range, this.logx ? low : Math.min(low, low === 1 ? 0 : low), high, this.zoomed);
+    c.extent(this.range, this.logx ? low : low < 0.05 * high ? 0 : low, high, this.zoomed);
     for (const name of ["loss", "schedule", "heat", "norm", "rotation", "effective", "radial", "spectrum", "memory"]) {
       const figure = EQ.model(`${this.key}-${name}`);
       c.scale(figure, "x", this.logx);
@@ -202,43 +202,10 @@ EQ.kinds.run = class {
     const vectors = this.get("vectors") === "1";
     const matrices = [...roles].map((r, i) => i).filter((i) => roles[i] !== "gain" && roles[i] !== "bias");
     this.shownRows = vectors || !matrices.length ? [...roles].map((_, i) => i) : matrices;
-    const rows = this.shownRows, names = this.names, figure = EQ.model(`${this.key}-heat`);
-    const columns = Math.min(500, Math.max(1, this.xs.length * 2));
-    const [a, b] = this.logx ? [Math.log(low), Math.log(high)] : [low, high];
-    const picks = [];
-    for (let j = 0, k = 0; j < columns; j++) {
-      const x = a + ((b - a) * (j + 0.5)) / columns, at = this.logx ? Math.exp(x) : x;
-      while (k + 1 < this.xs.length && Math.abs(this.xs[k + 1] - at) <= Math.abs(this.xs[k] - at)) k++;
-      picks.push(k);
-    }
-    this.heatPicks = { picks, low, high, a, b };
-    const image = new Float32Array(rows.length * columns);
-    rows.forEach((i, r) => {
-      const ratio = c.line(layers, "ratio", i);
-      for (let j = 0; j < columns; j++) image[r * columns + j] = ratio ? Math.log2(ratio[picks[j]]) : NaN;
-    });
-    const source = EQ.model(`${this.key}-heat-image`);
-    this.NDArray ??= source.data.image[0].constructor; // Bokeh's class of shaped arrays, which it does not export
-    const shaped = new this.NDArray(image, [rows.length, columns]);
-    source.data = this.xs.length && rows.length ? { image: [shaped], x: [low], y: [-0.5], dw: [high - low], dh: [rows.length] } : { image: [], x: [], y: [], dw: [], dh: [] };
-    EQ.model(`${this.key}-heat-colors`).palette = EQ.diverging();
-    if (this.heatRows !== rows.length) {
-      figure.y_range.setv({ start: rows.length - 0.5, end: -0.5 });
-      figure.height = Math.min(620, Math.max(150, 60 + (rows.length <= 12 ? 26 : 16) * rows.length));
-    }
-    this.heatRows = rows.length;
+    const rows = this.shownRows, names = this.names;
+    const marks = this.chosen.map((n, k) => [rows.indexOf(names.indexOf(n)), EQ.color(k)]).filter(([r]) => r >= 0);
     const most = this.section.clientWidth < 600 ? 14 : 30;
-    const labels = rows.map((i) => EQ.short(names[i], most)).join("\n");
-    if (labels !== this.heatLabels) {
-      this.heatLabels = labels;
-      const every = rows.length <= 45 ? 1 : null;
-      figure.left[0].setv({
-        ticker: every ? EQ.make("FixedTicker", { ticks: rows.map((_, r) => r) }) : EQ.make("BasicTicker", { min_interval: 1, desired_num_ticks: 20 }),
-        major_label_overrides: new Map(rows.map((i, r) => [r, EQ.short(names[i], most)])),
-      });
-    }
-    const marked = this.chosen.map((n, k) => [rows.indexOf(names.indexOf(n)), EQ.color(k)]).filter(([r]) => r >= 0);
-    EQ.model(`${this.key}-heat-marks`).data = { y: marked.map(([r]) => r), left: marked.map(() => low), right: marked.map(() => high), color: marked.map(([, color]) => color) };
+    this.heatPicks = EQ.heat(`${this.key}-heat`, layers, { xs: this.xs, low, high, logx: this.logx, rows, names, most, marks });
     this.found("[data-heat-words]").textContent = this.notes.forecast
       ? "Measured rotation over the forecast. Blue turns too slowly, orange too fast. Click a row to choose it."
       : "Rotation over the layer's own median. Blue is slower, orange faster. Click a row to choose it.";
