@@ -5,7 +5,7 @@ from pathlib import Path
 
 from hypothesis import settings
 
-for folder in ("theory", "optim", "monitor", "geometry"):
+for folder in ("theory", "optim", "monitor", "geometry", "board"):
     sys.path.insert(0, str(Path(__file__).parent / folder))
 settings.register_profile("repeatable", derandomize=True, deadline=None)
 settings.load_profile("repeatable")

@@ -23,15 +23,15 @@ MOST = 12
 CARRIED = ("layers", "axis", "logged")
 
 
-def compare_section(runs: Sequence[RunData], key: str = "compare", label: str = "Compare") -> Section:
+def compare_section(runs: Sequence[RunData], key: str = "compare", *, beside: Sequence[str] = ()) -> Section:
     """The section of a page.
 
     Args:
         runs: what was read of each run.
         key: of the section.
-        label: what its tab says.
+        beside: keys of the runs' own sections, where they are on the same page: their numbers are used then.
     """
-    sources = [ColumnDataSource(v, name=f"{key}-{n}") for n, v in compare_sources(runs).items()]
+    sources = [ColumnDataSource(v, name=f"{key}-{n}") for n, v in compare_sources(runs, beside).items()]
     shared = Range1d(0, 1, name=f"{key}-x")
     common: dict[str, Any] = {"x_range": shared, "dashed": True}
     figures = {
@@ -48,13 +48,13 @@ def compare_section(runs: Sequence[RunData], key: str = "compare", label: str = 
         figures[f"side{i}"] = lines_figure(key, f"side{i}", "", shared, height=180, y_range=level)
         figures[f"heat{i}"] = heatmap(key, rows, shared, forecast=run.has_forecast, name=f"heat{i}")
     names = [r.name for r in runs]
-    return Section("compare", key, label, figures, {"names": names})
+    return Section("compare", key, "Compare", figures, {"names": names})
 
 
-def compare_sources(runs: Sequence[RunData]) -> dict[str, dict[str, Any]]:
-    """The numbers of the page."""
-    found: dict[str, dict[str, Any]] = {"notes": {"json": [as_json(notes(runs))]}}
-    for i, run in enumerate(runs):
+def compare_sources(runs: Sequence[RunData], beside: Sequence[str] = ()) -> dict[str, dict[str, Any]]:
+    """The numbers of the page; only words where the numbers are `beside` it."""
+    found: dict[str, dict[str, Any]] = {"notes": {"json": [as_json(notes(runs) | {"beside": list(beside)})]}}
+    for i, run in enumerate(runs if not beside else ()):
         mine = run_sources(run)
         found |= {f"{i}-{name}": mine[name] for name in CARRIED}
     return found

@@ -64,6 +64,8 @@ class Knobs:
         for name, value in data.items():
             if name not in known:
                 raise ValueError(f"{str(name)[:40]!r}: must be one of {', '.join(known)}")
+            if isinstance(value, bool):
+                raise ValueError(f"{name} = {value}: must be a number or a name")
             if isinstance(known[name], str):
                 given[name] = _check.choice(name, value, OPTIMIZERS if name == "optimizer" else SCHEDULES)
             elif isinstance(known[name], int):

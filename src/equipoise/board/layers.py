@@ -36,7 +36,8 @@ def lines_figure(
         legend: whether to name the lines in the figure.
         **options: as `style.figure` takes them.
     """
-    fig = figure(f"{key}-{name}", y_label=y_label, x_range=x_range, tooltips=TOOLTIPS, **options)
+    given = {"y_range": Range1d(0, 1), "tooltips": TOOLTIPS} | options
+    fig = figure(f"{key}-{name}", y_label=y_label, x_range=x_range or Range1d(1, 10), **given)
     nothing = {"xs": [], "ys": [], "name": [], "color": []}
 
     def source(part: str) -> ColumnDataSource:
@@ -47,7 +48,7 @@ def lines_figure(
     named = {"legend_field": "name"} if legend else {}
     lines = fig.multi_line("xs", "ys", source=source("lines"), line_color="color", line_width=1.8, **named)
     if legend:
-        fig.legend.background_fill_alpha, fig.legend.border_line_alpha = 0.6, 0.0
+        fig.legend.background_fill_alpha, fig.legend.border_line_alpha = 0.0, 0.0
         fig.legend.label_text_font_size, fig.legend.padding, fig.legend.spacing = "11px", 4, 0
     if dashed:
         over = source("dashed")

@@ -48,14 +48,12 @@ class Runs:
         missing = RunError(f"run = {name!r}: there is no such run here; go back to the list")
         try:
             path = (self.root / name).resolve()
+            parts = [(path / part).resolve() for part in (FILE, f"{FILE}-wal", f"{FILE}-shm")]
+            if self._inside(path) and parts[0].is_file() and all(self._inside(part) for part in parts):
+                return path
         except (OSError, ValueError, RuntimeError):  # loops of links, names that no file can have
-            raise missing from None
-        if not self._inside(path) or not (path / FILE).is_file():
-            raise missing
-        for part in (FILE, f"{FILE}-wal", f"{FILE}-shm"):
-            if (path / part).is_symlink() and not self._inside((path / part).resolve()):
-                raise missing
-        return path
+            pass
+        raise missing
 
     def _inside(self, path: Path) -> bool:
         return path == self.root or self.root in path.parents

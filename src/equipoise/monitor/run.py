@@ -268,6 +268,12 @@ class Run:
 
         return frame(self, quantity=quantity, tensor=tensor, start=start, stop=stop, backend=backend)
 
+    def show(self) -> None:
+        """Show the run: as a page in a notebook, in words elsewhere."""
+        import equipoise
+
+        equipoise.board.show(self)
+
     def _of_kind(self, kind: str) -> dict[str, Record]:
         self._archive.read(lambda db: None)
         return self._archive.of_kind(kind)

@@ -61,7 +61,7 @@ EQ.kinds.compare = class {
     c.extent(this.range, this.logx ? this.low : this.low < 0.05 * this.high ? 0 : this.low, this.high, this.zoomed);
     this.layout === "side" ? this.side() : this.over(on);
   }
-  part(run, name) { return this.source(`${run.i}-${name}`); }
+  part(run, name) { return EQ.model(`${this.notes.beside[run.i] ?? `${this.key}-${run.i}`}-${name}`); }
   pick(name, possible, first) {
     const select = this.found(`[data-state="${name}"]`);
     if ([...select.options].map((o) => o.value).join("\n") !== possible.join("\n")) select.replaceChildren(...possible.map((p) => EQ.el("option", { value: p }, this.notes.labels[p] ?? p)));
@@ -118,7 +118,7 @@ EQ.kinds.compare = class {
       this.axes([`side${r.i}`, `heat${r.i}`]);
       const y = this.line(r, "rotation");
       if (!r.off && y) ys.push(...Array.from(y).filter((v) => Number.isFinite(v) && v > 0));
-      c.fill(`${this.key}-side${r.i}`, y ? [{ ...r, name: this.layer, xs: this.xs(r), ys: y, dashed: null }] : [], this.options);
+      c.fill(`${this.key}-side${r.i}`, y ? [{ ...r, name: this.layer, xs: this.xs(r), ys: y, dashed: null }] : [], { ...this.options, fixed: true });
       this.source(`side${r.i}`).left[0].axis_label = "rotation";
       const mine = Array.from(c.column(this.part(r, "layers"), "name") ?? []);
       const most = this.section.clientWidth < 600 ? 14 : 22;

@@ -25,18 +25,17 @@ const EQ = (() => {
     return made;
   }
 
-  // The state of the page is the URL's hash, so that a link shows what its sender saw.
-  const params = () => new URLSearchParams(location.hash.slice(1));
+  // The state of the page is kept in the URL's hash, so that a link shows what its sender saw.
+  let params = new URLSearchParams(location.hash.slice(1));
   const state = {
-    get: (key, otherwise) => params().get(key) ?? otherwise,
+    get: (key, otherwise) => params.get(key) ?? otherwise,
     set(key, value) {
-      const all = params();
-      if (value == null || value === "" || value === false) all.delete(key);
-      else all.set(key, value === true ? "1" : String(value));
-      const text = all.toString();
+      if (value == null || value === "" || value === false) params.delete(key);
+      else params.set(key, value === true ? "1" : String(value));
+      const text = params.toString();
       try {
         history.replaceState(null, "", text ? "#" + text : location.pathname + location.search);
-      } catch { /* a page inside a notebook's frame has no address */ }
+      } catch { /* a page inside a notebook's frame has no address: what is chosen lasts as long as it is open */ }
     },
   };
 
@@ -93,12 +92,7 @@ const EQ = (() => {
   }
   function repaint() {
     for (const view of sections.values()) view.redraw();
-    for (const doc of Bokeh.documents) for (const m of doc._all_models?.values() ?? []) if (m.type === "Figure") m.change.emit();
-    for (const view of Bokeh.index) paint(view);
-  }
-  function paint(view) {
-    view.request_repaint?.();
-    view.request_paint?.("everything");
+    for (const view of window.Bokeh?.index ?? []) view.request_repaint?.(); // axes take their colours from CSS
   }
 
   function tab(key, remember = true) {
@@ -111,7 +105,10 @@ const EQ = (() => {
       button.tabIndex = mine ? 0 : -1;
     }
     if (remember) state.set("page", chosen === all[0]?.id ? "" : chosen);
-    sections.get(chosen)?.shown?.();
+    const page = all.find((s) => s.id === chosen);
+    const kind = kinds[page?.dataset.kind];
+    if (kind && !sections.has(chosen)) sections.set(chosen, new kind(page, chosen)); // drawn when first looked at
+    else sections.get(chosen)?.shown?.();
   }
   function tabKeys(event) {
     const step = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
@@ -165,6 +162,11 @@ const EQ = (() => {
       if (event.key === "t") switchTheme();
       if (event.key === "r") for (const view of sections.values()) view.reset?.();
     });
+    addEventListener("hashchange", () => {
+      params = new URLSearchParams(location.hash.slice(1));
+      tab(state.get("page", ""), false);
+      for (const view of sections.values()) view.redraw();
+    });
     wait();
   }
   function wait() {
@@ -173,11 +175,6 @@ const EQ = (() => {
     const drawn = wanted.some((s) => s.dataset.kind in kinds);
     const there = !drawn || (window.Bokeh?.documents?.length && wanted.every((s) => kinds[s.dataset.kind]?.ready(s.id) ?? true));
     if (!there) return void setTimeout(wait, 15);
-    for (const section of wanted) {
-      if (!(section.dataset.kind in kinds)) continue; // a page of words alone
-      const view = new kinds[section.dataset.kind](section, section.id);
-      sections.set(section.id, view);
-    }
     if (matchMedia("(pointer: coarse)").matches) {
       // A finger scrolls the page; the tools of a plot are there for who wants to zoom.
       for (const view of Bokeh.index) if (view.model.toolbar) view.model.toolbar.active_drag = null;

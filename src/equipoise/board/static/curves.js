@@ -49,7 +49,7 @@ EQ.curves = (() => {
   }
 
   // Fill a figure's sources. curves: [{name, color, xs, ys, dashed, low, high, raw}]
-  function fill(key, curves, { logx = false, logy = false, amount = 0 } = {}) {
+  function fill(key, curves, { logx = false, logy = false, amount = 0, fixed = false } = {}) {
     const out = {};
     const put = (part, name, color, xs, ys) => {
       const o = (out[part] ??= { xs: [], ys: [], name: [], color: [] });
@@ -72,10 +72,21 @@ EQ.curves = (() => {
       if (source != null) source.data = out[part] ?? { xs: [], ys: [], name: [], color: [] };
     }
     const figure = EQ.model(key);
-    const level = out.lines?.ys[0]?.[0];
-    if (level != null && figure?.y_range.type === "DataRange1d") figure.y_range.default_span = Math.abs(level) || 1; // of a line that is level
+    for (const m of figure?.center ?? []) if (m.type === "Legend") m.label_text_color = EQ.css("--ink");
+    if (figure != null && !fixed) level(figure.y_range, Object.values(out).flatMap((o) => o.ys), logy);
     const none = !(out.lines?.xs.length > 0);
     if (figure != null) empty(figure, none);
+  }
+
+  // As high as the curves need, with a little room.
+  function level(range, curves, log) {
+    let low = Infinity, high = -Infinity;
+    for (const ys of curves) for (const v of ys) { if (v < low) low = v; if (v > high) high = v; }
+    if (!(high >= low)) [low, high] = [log ? 1 : 0, log ? 10 : 1];
+    if (high === low) [low, high] = log ? [low / 2, high * 2] : [low - (Math.abs(low) / 2 || 0.5), high + (Math.abs(high) / 2 || 0.5)];
+    const room = log ? (high / low) ** 0.06 : (high - low) * 0.06;
+    const [start, end] = log ? [low / room, high * room] : [low === 0 ? 0 : low - room, high + room];
+    range.setv({ start, end, reset_start: start, reset_end: end });
   }
 
   // Where there is nothing to draw, say so instead of an empty frame.

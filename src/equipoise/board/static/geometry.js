@@ -113,17 +113,20 @@ EQ.kinds.geometry = class {
     const verb = Math.abs(change) < 0.02 * (at.across / at.before) ** 2 ? "keeps its norm" : change > 0 ? "gets longer" : "gets shorter";
     this.found("[data-sentence]").textContent = `Step ${step.toLocaleString("en")} of ${layer} turns the weights by ${EQ.number(angle, 3)} rad (${EQ.number((angle * 180) / Math.PI, 2)}°); the vector ${verb}.`;
     this.found("[data-tip-words]").textContent = `The same step, magnified; along the weights about ${EQ.number(Math.max(1, this.stretch), 2)} times more than across. Inside the dashed circle the norm falls, outside it grows.`;
-    const gained = at.across ** 2 / (2 * at.before);
+    const gained = at.after - (at.before - at.decay);
     const rows = [["‖w‖ before", at.before], ["‖update‖", at.update], ["decay, lr·wd·‖w‖", at.decay], ["gained by the update", gained], ["‖w‖ after", at.after], ["angle", angle]];
     this.found("[data-numbers]").replaceChildren(...rows.map(([k, v]) => EQ.el("div", {}, EQ.el("dt", {}, k), EQ.el("dd", {}, EQ.number(v, 5)))));
   }
 
   budget(v, steps) {
+    // ‖w‖² before, after decay, and after the update: its differences are what each of them did.
     const per = (f) => steps.map((_, k) => f(k) / v.before[k] ** 2);
+    const bent = (k) => (v.before[k] - v.decay[k]) ** 2;
     const curves = [
-      { name: "update adds", color: EQ.color(0), xs: steps, ys: per((k) => v.across[k] ** 2) },
-      { name: "decay takes", color: EQ.color(1), xs: steps, ys: per((k) => 2 * v.decay[k] * v.before[k]) },
+      { name: "update adds", color: EQ.color(0), xs: steps, ys: per((k) => v.after[k] ** 2 - bent(k)) },
+      { name: "decay takes", color: EQ.color(1), xs: steps, ys: per((k) => v.before[k] ** 2 - bent(k)) },
     ];
     EQ.curves.fill(`${this.key}-budget`, curves, { logx: true });
+    EQ.curves.extent(EQ.model(`${this.key}-budget`).x_range, steps[0], steps[steps.length - 1], false);
   }
 };

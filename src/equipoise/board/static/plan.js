@@ -146,12 +146,14 @@ EQ.kinds.plan = class {
     }
   }
   numbers(now, other) {
-    const theirs = new Map(other?.summary ?? []);
-    const head = other ? [EQ.el("tr", {}, EQ.el("th"), EQ.el("th", { scope: "col" }, "this"), EQ.el("th", { scope: "col" }, "pinned"))] : [];
-    this.found("[data-numbers]").replaceChildren(...head, ...now.summary.map(([k, v]) => {
-      const differs = other && theirs.get(k) !== v;
-      return EQ.el("tr", differs ? { class: "differs" } : {}, EQ.el("th", { scope: "row" }, k), EQ.el("td", {}, v), other ? EQ.el("td", {}, theirs.get(k) ?? "–") : null);
-    }));
+    const line = (r, i, label) => EQ.el("tr", {}, EQ.el("th", { scope: "row" }, EQ.el("span", { class: "dot", style: `background:${EQ.color(i)}` }), label),
+      ...now.summary.map(([k, v]) => {
+        const value = new Map(r.summary).get(k) ?? "–";
+        return EQ.el("td", other && new Map(other.summary).get(k) !== v ? { class: "differs" } : {}, value);
+      }));
+    this.found("[data-numbers]").replaceChildren(
+      EQ.el("tr", {}, EQ.el("th"), ...now.summary.map(([k]) => EQ.el("th", { scope: "col" }, k))),
+      line(now, 0, "this"), ...(other ? [line(other, 1, "pinned")] : []));
   }
   texts(now) {
     const names = { code: "code", toml: "TOML", command: "command" };

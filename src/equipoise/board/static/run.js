@@ -42,7 +42,8 @@ EQ.kinds.run = class {
     for (const button of this.all("[data-do]")) button.addEventListener("click", () => this[button.dataset.do]());
     this.found("[data-pattern]")?.addEventListener("keydown", (e) => { if (e.key === "Enter") this.add(); });
     const heat = EQ.model(`${this.key}-heat`);
-    heat?.on_event("tap", (e) => { const at = this.rowAt(e.y); if (at != null) this.toggle(at.name); });
+    // Two quick clicks on two rows are a double one to Bokeh.
+    for (const event of ["tap", "doubletap"]) heat?.on_event(event, (e) => { const at = this.rowAt(e.y); if (at != null) this.toggle(at.name); });
     heat?.on_event("mousemove", (e) => this.tip(e));
     heat?.on_event("mouseleave", () => { this.found("[data-tip]").hidden = true; });
     const watch = () => { this.zoomed = this.range.start !== this.range.reset_start || this.range.end !== this.range.reset_end; };

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import functools
 import json
-import socket
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -146,9 +145,13 @@ def serve(
         ValueError: the directory or the port cannot be used.
     """
     runs = Runs(directory)
-    asyncio.set_event_loop(asyncio.new_event_loop())
+    loop = asyncio.new_event_loop()
+    asyncio.set_event_loop(loop)
     try:
         board = Board(runs, host, port, allow, started)
-    except (OSError, socket.gaierror) as error:
+        board.run()
+    except (OSError, OverflowError) as error:
         raise ValueError(f"port = {port} of {host}: cannot be listened on ({error}); give another --port") from None
-    board.run()
+    finally:
+        asyncio.set_event_loop(None)
+        loop.close()
