@@ -65,10 +65,10 @@ def demo_width() -> int:
 def test_a_forecast_is_used_where_there_is_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made.made(tmp_path, ["a", "b"], rows=50)
 
-    def half(run: Run, tensor: str, steps: np.ndarray, points: int = 500) -> Predicted | None:
+    def half(run: Run, tensors: list[str], steps: np.ndarray) -> dict[str, Predicted]:
         """Half of what was measured, for one tensor; nothing for the other."""
-        value = run.series("rotation", tensor).values / 2
-        return Predicted(np.ones(len(steps)), value) if tensor == "a" else None
+        assert tensors == ["a", "b"]
+        return {"a": Predicted(np.ones(len(steps)), run.series("rotation", "a").values / 2)}
 
     monkeypatch.setattr("equipoise.board.gather.predicted", half)
     with Run.open(tmp_path) as run:

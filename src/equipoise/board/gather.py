@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from equipoise.board.predict import Predicted, diagnosed, predicted
+from equipoise.board.predict import diagnosed, predicted
 from equipoise.board.words import worst_first
 from equipoise.monitor.layout import Column, TensorInfo
 from equipoise.monitor.run import Run
@@ -116,7 +116,7 @@ class RunData:
         with np.errstate(all="ignore"):
             forecast = self.layers.values.get("rotation_forecast")
             if forecast is not None:
-                return rotation / forecast
+                return rotation / forecast  # NaN where there is none: nothing to be off from
             middle = [np.median(r[np.isfinite(r)]) if np.isfinite(r).any() else np.nan for r in rotation]
             return rotation / np.array(middle).reshape(-1, 1)
 
@@ -203,15 +203,12 @@ def _main(
 
 
 def _add_forecast(run: Run, tensors: Sequence[TensorInfo], steps: Array, values: dict[str, Array]) -> None:
-    found: dict[int, Predicted] = {}
-    for i, t in enumerate(tensors):
-        p = predicted(run, t.name, steps) if len(steps) else None
-        if p is not None:
-            found[i] = p
+    found = predicted(run, [t.name for t in tensors if len(t.shape) > 1], steps)
     for q in ("norm", "rotation") if found else ():
         matrix = np.full((len(tensors), len(steps)), np.nan, np.float32)
-        for i, p in found.items():
-            matrix[i] = getattr(p, q)
+        for i, t in enumerate(tensors):
+            if t.name in found:
+                matrix[i] = getattr(found[t.name], q)
         values[f"{q}_forecast"] = matrix
 
 
