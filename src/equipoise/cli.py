@@ -249,26 +249,6 @@ def transfer(
 
 
 @app.command()
-def export(
-    run: Annotated[Path, typer.Argument(help="Directory of a run.")],
-    to: Annotated[str, typer.Option(help="parquet or csv.")] = "csv",
-    output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="File to write; the run's name beside it if not given.")
-    ] = None,
-) -> None:
-    """Write all that a run measured as one table, a line a number."""
-    from equipoise.monitor.export import write
-    from equipoise.monitor.run import Run
-
-    with Run.open(run) as opened:
-        target, lines = write(opened, to, output)
-        typer.echo(f"{lines:,} numbers in {target}")
-        for finding in opened.findings:
-            if finding.code == "run-damaged":
-                typer.echo(f"equipoise: {finding.evidence}", err=True)
-
-
-@app.command()
 def report(
     runs: Annotated[list[Path], typer.Argument(help="Directories of runs; several are compared.")],
     output: Annotated[Path, typer.Option("--output", "-o", help="File to write.")] = Path("report.html"),
@@ -306,6 +286,26 @@ def board(
 
 def _size(path: Path) -> str:
     return f"{path} ({path.stat().st_size / 1e6:.1f} MB)"
+
+
+@app.command()
+def export(
+    run: Annotated[Path, typer.Argument(help="Directory of a run.")],
+    to: Annotated[str, typer.Option(help="parquet or csv.")] = "csv",
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="File to write; the run's name beside it if not given.")
+    ] = None,
+) -> None:
+    """Write all that a run measured as one table, a line a number."""
+    from equipoise.monitor.export import write
+    from equipoise.monitor.run import Run
+
+    with Run.open(run) as opened:
+        target, lines = write(opened, to, output)
+        typer.echo(f"{lines:,} numbers in {target}")
+        for finding in opened.findings:
+            if finding.code == "run-damaged":
+                typer.echo(f"equipoise: {finding.evidence}", err=True)
 
 
 def _comparison(plans: Any) -> Any:
