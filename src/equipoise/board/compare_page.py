@@ -9,12 +9,12 @@ import numpy as np
 from bokeh.models import ColumnDataSource, Range1d
 
 from equipoise.board.findings_view import as_json
-from equipoise.board.gather import OF_LAYERS, RunData
+from equipoise.board.gather import OF_GROUPS, OF_LAYERS, RunData
 from equipoise.board.heatmap import heatmap
 from equipoise.board.layers import lines_figure
 from equipoise.board.memory_view import remembered
 from equipoise.board.page import Section
-from equipoise.board.run_page import SCHEDULES, facts, run_sources, sentence
+from equipoise.board.run_page import facts, run_sources, sentence
 from equipoise.board.words import tally
 
 MOST = 12
@@ -70,7 +70,7 @@ def notes(runs: Sequence[RunData]) -> dict[str, Any]:
         "settings": settings(runs),
         "forecast": any(r.has_forecast for r in runs),
         "chosen": most_apart(runs),
-        "labels": OF_LAYERS | SCHEDULES,
+        "labels": OF_LAYERS | OF_GROUPS,
     }
 
 

@@ -43,6 +43,14 @@ OF_SPECTRA = {
 }
 """What is shown of spectra, where it was measured."""
 
+OF_GROUPS = {
+    "lr": "learning rate",
+    "weight_decay": "weight decay",
+    "init_share": "initial weights left",
+    "memory": "batches remembered",
+}
+"""What is shown of every parameter group."""
+
 BAND = (0.1, 0.9)
 """Quantiles over neurons between which a band is drawn."""
 
@@ -181,7 +189,7 @@ def _main(
             for side, share in zip(("low", "high"), BAND, strict=True):
                 wanted[f"{q}_{side}", i] = Column(q, t.name, quantile=share)
     found = {key: c for key, c in wanted.items() if c in columns}
-    groups = [c for c in columns if c.tensor is None and c.quantile is None and c.quantity.partition("/")[2]]
+    groups = [c for c in columns if c.tensor is None and c.quantity.partition("/")[0] in OF_GROUPS]
     everything = [*found.values(), *sorted(groups, key=str)]
     if not everything or "main" not in run.kinds:
         return Curves(np.empty(0), np.empty(0)), {}

@@ -123,11 +123,10 @@ def _describe(run: Run) -> dict[str, Any]:
     if "optimizer" in run.meta:
         found["optimizer"] = str(run.meta["optimizer"])
     columns = set(run.columns)
-    loss = next((c for c in (Column("loss"),) if c in columns), None)
-    any_column = loss or next(iter(sorted(columns, key=str)), None)
+    loss = Column("loss") if Column("loss") in columns else None
+    any_column = loss or next((c for c in columns if c.quantity in ("rotation", "norm")), None)
     if any_column is not None:
-        kind = next((k for k in ("log", "main") if k in run.kinds), None)
-        series = run.table([any_column], kind=kind if loss is None else None, points=64)
+        series = run.table([any_column], kind="log" if loss is not None and "log" in run.kinds else "main", points=64)
         found["steps"] = int(series.last[-1]) if len(series) else 0
         if loss is not None and len(series):
             values = series.values[:, 0].astype(float)

@@ -9,7 +9,7 @@ import numpy as np
 from bokeh.models import ColumnDataSource, Range1d
 
 from equipoise.board.findings_view import MOST, as_json, finding_dict, tensor_of
-from equipoise.board.gather import OF_LAYERS, OF_SPECTRA, RunData
+from equipoise.board.gather import OF_GROUPS, OF_LAYERS, OF_SPECTRA, RunData
 from equipoise.board.heatmap import heatmap
 from equipoise.board.layers import axis_data, layers_data, lines_figure
 from equipoise.board.memory_view import memory_data, remembered
@@ -19,14 +19,6 @@ from equipoise.theory import Memory
 
 SOURCES = ("notes", "layers", "axis", "logged", "spectra", "spectra-axis", "remembered")
 """What the server refreshes; everything else on the page follows from these."""
-
-SCHEDULES = {
-    "lr": "learning rate",
-    "weight_decay": "weight decay",
-    "init_share": "initial weights left",
-    "memory": "batches remembered",
-}
-
 
 def run_section(data: RunData, key: str = "run", label: str | None = None) -> Section:
     """A run as a section of a page.
@@ -55,7 +47,7 @@ def run_section(data: RunData, key: str = "run", label: str | None = None) -> Se
 
 def run_sources(data: RunData) -> dict[str, dict[str, Any]]:
     """The numbers of the page; the server sends them again as they change."""
-    whole = {name: np.asarray(v, np.float32) for name, v in data.whole.items() if name.partition("/")[0] in SCHEDULES}
+    whole = {name: np.asarray(v, np.float32) for name, v in data.whole.items()}
     logged = axis_data(data, data.logged)
     for name, values in data.logged.values.items():
         logged |= {f"v:{name}": np.asarray(values, np.float64)}
@@ -90,7 +82,7 @@ def notes(data: RunData, found: Memory | None) -> dict[str, Any]:
         "findings": [finding_dict(f, data) for f in data.findings[:MOST]],
         "chosen": chosen(data),
         "forecast": data.has_forecast,
-        "labels": OF_LAYERS | OF_SPECTRA | SCHEDULES,
+        "labels": OF_LAYERS | OF_SPECTRA | OF_GROUPS,
     }
 
 
