@@ -44,9 +44,9 @@ def compare_section(runs: Sequence[RunData], key: str = "compare", *, beside: Se
     }
     rows = len({t.name for r in runs for t in r.tensors if len(t.shape) > 1})
     level = Range1d(0, 1, name=f"{key}-level")
-    for i, run in enumerate(runs):
+    for i in range(len(runs)):
         figures[f"side{i}"] = lines_figure(key, f"side{i}", "", shared, height=180, y_range=level)
-        figures[f"heat{i}"] = heatmap(key, rows, shared, forecast=run.has_forecast, name=f"heat{i}")
+        figures[f"heat{i}"] = heatmap(key, rows, shared, f"heat{i}")
     names = [r.name for r in runs]
     return Section("compare", key, "Compare", figures, {"names": names})
 

@@ -12,17 +12,14 @@ from equipoise.board.style import FONT, HIGH, LOW, MIDDLE, figure
 RANGE = 2.0
 """The scale goes from 2^−RANGE to 2^RANGE."""
 
-LABELS = {-2: "¼ ×", -1: "½ ×", 0: "as forecast", 1: "2 ×", 2: "4 ×"}
 
-
-def heatmap(key: str, layers: int, x_range: Range1d | None, *, forecast: bool, name: str = "heat") -> Any:
+def heatmap(key: str, layers: int, x_range: Range1d | None, name: str = "heat") -> Any:
     """An empty heatmap with sources `key-name-image` and `key-name-marks`, which static/heat.js fills.
 
     Args:
         key: of the section.
         layers: how many there are, for the height.
         x_range: shared with the others.
-        forecast: whether the ratio is to a forecast, or to each layer's own median.
         name: of the figure.
     """
     fig = figure(
@@ -46,9 +43,8 @@ def heatmap(key: str, layers: int, x_range: Range1d | None, *, forecast: bool, n
     )
     fig.grid.visible = False
     fig.yaxis.ticker = FixedTicker(ticks=list(range(layers))) if layers <= 45 else BasicTicker(min_interval=1)
-    labels = LABELS if forecast else LABELS | {0: "its median"}
     bar = ColorBar(
-        color_mapper=mapper, ticker=FixedTicker(ticks=list(labels)), major_label_overrides=dict(labels), width=10,
+        color_mapper=mapper, ticker=FixedTicker(ticks=[-2, -1, 0, 1, 2]), width=10,
         title="", label_standoff=6, padding=8, border_line_alpha=0.0, background_fill_alpha=0.0, bar_line_alpha=0.0,
         major_label_text_font=FONT, major_label_text_font_size="11px", major_tick_line_alpha=0.0,
     )  # fmt: skip

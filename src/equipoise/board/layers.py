@@ -71,7 +71,6 @@ def layers_data(data: RunData) -> dict[str, Any]:
     }
     if len(data.layers):
         columns |= {q: _float32(v) for q, v in data.layers.values.items()}
-        columns["ratio"] = _float32(data.ratio)
     return columns
 
 

@@ -17,6 +17,9 @@ from equipoise.board.page import Section
 from equipoise.board.words import count, duration, number, tally
 from equipoise.theory import Memory
 
+AGAINST = {"forecast": "the forecast", "layers": "the median layer", "own": "its own median"}
+"""What the heatmap can hold rotation against."""
+
 SOURCES = ("notes", "layers", "axis", "logged", "spectra", "spectra-axis", "remembered")
 """What the server refreshes; everything else on the page follows from these."""
 
@@ -34,7 +37,7 @@ def run_section(data: RunData, key: str = "run", label: str | None = None) -> Se
     figures = {
         "loss": _loss_figure(key, shared, list(sources.values())),
         "schedule": lines_figure(key, "schedule", "learning rate", legend=True, **common),
-        "heat": heatmap(key, _matrices(data) or len(data.tensors), shared, forecast=data.has_forecast),
+        "heat": heatmap(key, _matrices(data) or len(data.tensors), shared),
         "norm": lines_figure(key, "norm", "‖w‖", dashed=True, band=True, **common),
         "rotation": lines_figure(key, "rotation", "radian a step", dashed=True, band=True, **common),
         "effective": lines_figure(key, "effective", "", **common),
@@ -82,7 +85,7 @@ def notes(data: RunData, found: Memory | None) -> dict[str, Any]:
         "findings": [finding_dict(f, data) for f in data.findings[:MOST]],
         "chosen": chosen(data),
         "forecast": data.has_forecast,
-        "labels": OF_LAYERS | OF_SPECTRA | OF_GROUPS,
+        "labels": OF_LAYERS | OF_SPECTRA | OF_GROUPS | AGAINST,
     }
 
 

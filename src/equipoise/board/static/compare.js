@@ -122,7 +122,7 @@ EQ.kinds.compare = class {
       this.source(`side${r.i}`).left[0].axis_label = "rotation";
       const mine = Array.from(c.column(this.part(r, "layers"), "name") ?? []);
       const most = this.section.clientWidth < 600 ? 14 : 22;
-      EQ.heat(`${this.key}-heat${r.i}`, this.part(r, "layers"), { xs: this.xs(r), low: this.low, high: this.high, logx: this.logx, rows: union.map((n) => mine.indexOf(n)), names: Object.assign([...mine], { [-1]: "" }), most, marks: [[union.indexOf(this.layer), r.color]].filter(([at]) => at >= 0) });
+      EQ.heat(`${this.key}-heat${r.i}`, this.part(r, "layers"), { xs: this.xs(r), low: this.low, high: this.high, logx: this.logx, against: this.notes.forecast ? "forecast" : "own", rows: union.map((n) => mine.indexOf(n)), names: Object.assign([...mine], { [-1]: "" }), most, marks: [[union.indexOf(this.layer), r.color]].filter(([at]) => at >= 0) });
     }
     // The same scale in every card, or there is nothing to compare.
     const low = Math.min(...ys), high = Math.max(...ys);

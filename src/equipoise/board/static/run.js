@@ -206,10 +206,10 @@ EQ.kinds.run = class {
     const rows = this.shownRows, names = this.names;
     const marks = this.chosen.map((n, k) => [rows.indexOf(names.indexOf(n)), EQ.color(k)]).filter(([r]) => r >= 0);
     const most = this.section.clientWidth < 600 ? 14 : 30;
-    this.heatPicks = EQ.heat(`${this.key}-heat`, layers, { xs: this.xs, low, high, logx: this.logx, rows, names, most, marks });
-    this.found("[data-heat-words]").textContent = this.notes.forecast
-      ? "Measured rotation over the forecast. Blue turns too slowly, orange too fast. Click a row to choose it."
-      : "Rotation over the layer's own median. Blue is slower, orange faster. Click a row to choose it.";
+    const against = this.picked("against", this.notes.forecast ? ["forecast", "layers", "own"] : ["own", "layers"]);
+    this.heatPicks = EQ.heat(`${this.key}-heat`, layers, { xs: this.xs, low, high, logx: this.logx, rows, names, most, marks, against });
+    this.against = { forecast: "the forecast", layers: "the median layer's", own: "its own median" }[against];
+    this.found("[data-heat-words]").textContent = `Rotation over ${this.against}. Blue turns too slowly, orange too fast. Click a row to choose it.`;
   }
   rowAt(y) {
     const r = Math.round(y);
@@ -223,8 +223,8 @@ EQ.kinds.run = class {
     const k = h.picks[Math.min(h.picks.length - 1, Math.max(0, Math.floor(((x - h.a) / (h.b - h.a)) * h.picks.length)))];
     const value = (q) => EQ.curves.line(this.source("layers"), q, at.i)?.[k];
     const step = EQ.curves.column(this.source("axis"), "step")[k];
-    const ratio = value("ratio");
-    tip.replaceChildren(EQ.el("b", {}, at.name), EQ.el("br"), `step ${EQ.number(step, 8)}: rotation ${EQ.number(value("rotation"))}, ${EQ.number(ratio, 3)} × ${this.notes.forecast ? "the forecast" : "its median"}`);
+    const ratio = h.ratios[Math.round(e.y)]?.[k];
+    tip.replaceChildren(EQ.el("b", {}, at.name), EQ.el("br"), `step ${EQ.number(step, 8)}: rotation ${EQ.number(value("rotation"))}, ${EQ.number(ratio, 3)} × ${this.against}`);
     tip.hidden = false;
     const width = tip.parentElement.clientWidth;
     tip.style.left = `${Math.min(e.sx + 14, Math.max(0, width - tip.offsetWidth - 8))}px`;
