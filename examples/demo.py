@@ -7,6 +7,7 @@ equipoise report runs/healthy runs/fault -o report.html
 from __future__ import annotations
 
 import argparse
+import itertools
 import time
 from pathlib import Path
 
@@ -23,8 +24,7 @@ def network() -> nn.Sequential:
     torch.manual_seed(0)
     sizes = [32] + [WIDTH] * DEPTH
     blocks = [
-        nn.Sequential(nn.Linear(a, b, bias=False), nn.LayerNorm(b), nn.GELU())
-        for a, b in zip(sizes, sizes[1:], strict=False)
+        nn.Sequential(nn.Linear(a, b, bias=False), nn.LayerNorm(b), nn.GELU()) for a, b in itertools.pairwise(sizes)
     ]
     return nn.Sequential(*blocks, nn.Linear(WIDTH, CLASSES))
 

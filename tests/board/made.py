@@ -98,4 +98,8 @@ def made(path: Path, names: list[str], rows: int = 200, status: str = "finished"
 
 def large(path: Path, tensors: int = 200, steps: int = 100_000) -> Path:
     """As many tensors and steps as a board must open quickly."""
-    return made(path, [f"blocks.{i // 4}.{('attn.qkv', 'attn.out', 'mlp.up', 'mlp.down')[i % 4]}.weight" for i in range(tensors)], steps)
+    return made(
+        path,
+        [f"blocks.{i // 4}.{('attn.qkv', 'attn.out', 'mlp.up', 'mlp.down')[i % 4]}.weight" for i in range(tensors)],
+        steps,
+    )

@@ -12,7 +12,11 @@ from pathlib import Path
 def command(*words: str) -> subprocess.Popen[str]:
     env = os.environ | {"PYTHONUNBUFFERED": "1"}
     return subprocess.Popen(
-        [sys.executable, "-m", "equipoise.cli", *words], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=env
+        [sys.executable, "-m", "equipoise.cli", *words],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env=env,
     )
 
 

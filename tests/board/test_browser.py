@@ -50,8 +50,8 @@ class Seen:
     def data(self, source: str) -> Any:
         """The columns of a source, as plain lists."""
         return self.page.evaluate(
-            "name => Object.fromEntries(Object.entries(EQ.model(name).data)"
-            ".map(([k, v]) => [k, Array.from(v, x => x && x.length !== undefined && typeof x !== 'string' ? Array.from(x) : x)]))",
+            "name => Object.fromEntries(Object.entries(EQ.model(name).data).map(([k, v]) =>"
+            " [k, Array.from(v, x => x && x.length !== undefined && typeof x !== 'string' ? Array.from(x) : x)]))",
             source,
         )
 
@@ -195,7 +195,9 @@ def test_light_and_dark(seen: Any, file: str) -> None:
     page = s.open(file)
 
     def look() -> list[str]:
-        return page.evaluate("[getComputedStyle(document.body).backgroundColor, EQ.model('run-heat-colors').palette[64]]")
+        return page.evaluate(
+            "[getComputedStyle(document.body).backgroundColor, EQ.model('run-heat-colors').palette[64]]"
+        )
 
     dark, shot = look(), page.screenshot()
     page.get_by_role("button", name="Switch between light and dark").click()
@@ -245,9 +247,11 @@ def test_names_do_nothing(seen: Any, runs: Path, live: str) -> None:
         page.keyboard.press("Enter")
         assert made.EVIL in chips(page)
         assert made.EVIL_TOO in chips(page)
-        plot = page.evaluate("() => { const b = [...Bokeh.index].find(v => v.model.name === 'run-norm').el; b.scrollIntoView(); const r = b.getBoundingClientRect(); return [r.left, r.top, r.width, r.height]; }")
+        plot = page.locator("figure", has=page.locator("[data-norm-words]")).locator(".plot")
+        plot.scroll_into_view_if_needed()
+        box = plot.bounding_box()
         for share in (0.3, 0.5, 0.7):  # the tooltips of lines
-            page.mouse.move(plot[0] + plot[2] * 0.5, plot[1] + plot[3] * share)
+            page.mouse.move(box["x"] + box["width"] * 0.5, box["y"] + box["height"] * share)
             page.wait_for_timeout(60)
         click_row(page, 0, rows=3)
         page.get_by_role("tab", name="Geometry").click()

@@ -55,7 +55,7 @@ def test_texts_make_the_same_plan_again(name: str, tmp_path: Path) -> None:
     words = shlex.split(found["command"])
     assert words[:2] == ["equipoise", "plan"]
     if name == "tensors":
-        words[words.index("independent")]  # noqa: B018  a decay that is not the usual one is said
+        words[words.index("independent")]
     done = CliRunner().invoke(app, [*words[1:], "--json"])
     assert done.exit_code == 0, done.output
     plain = plan_setting(setting).to_dict()
@@ -90,7 +90,7 @@ def test_curves_are_those_of_the_plan() -> None:
     np.testing.assert_array_equal(curves["rms"], forecast.norm[steps - 1] / 1024)
     np.testing.assert_array_equal(curves["rotation"], forecast.rotation[steps - 1])
     np.testing.assert_array_equal(curves["share"], plan.memory.share[steps - 1] * 2000)
-    left = [math.prod(1 - plan.setting.decay_per_step()[: s]) for s in steps[::20]]
+    left = [math.prod(1 - plan.setting.decay_per_step()[:s]) for s in steps[::20]]
     np.testing.assert_allclose(curves["left"][::20], left, rtol=1e-9)
 
 

@@ -241,12 +241,24 @@ def test_knobs_are_computed_and_nonsense_is_answered() -> None:
         return json.loads(column(document, "plan-notes", "json")[0])
 
     before = column(document, "plan-curves", "rotation").copy()
-    answer = turn(json.dumps({"knobs": {"lr": 0.01, "steps": 900, "warmup": 9}, "pinned": {"steps": 800, "warmup": 1}, "count": 3}))
+    answer = turn(
+        json.dumps(
+            {"knobs": {"lr": 0.01, "steps": 900, "warmup": 9}, "pinned": {"steps": 800, "warmup": 1}, "count": 3}
+        )
+    )
     assert answer["count"] == 3
     assert "error" not in answer
     assert len(answer["rows"]) == 2
     assert not np.array_equal(column(document, "plan-curves", "rotation")[0], before[0])
-    for nonsense in ("", "[", "[]", "3", '{"knobs": {"lr": -1}}', '{"knobs": {"__class__": 1}}', '{"knobs": 7, "count": 4}'):
+    for nonsense in (
+        "",
+        "[",
+        "[]",
+        "3",
+        '{"knobs": {"lr": -1}}',
+        '{"knobs": {"__class__": 1}}',
+        '{"knobs": 7, "count": 4}',
+    ):
         assert turn(nonsense)["error"], nonsense
 
 

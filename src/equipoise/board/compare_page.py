@@ -32,7 +32,7 @@ def compare_section(runs: Sequence[RunData], key: str = "compare", *, beside: Se
         beside: keys of the runs' own sections, where they are on the same page: their numbers are used then.
     """
     sources = [ColumnDataSource(v, name=f"{key}-{n}") for n, v in compare_sources(runs, beside).items()]
-    shared = Range1d(0, 1, name=f"{key}-x")
+    shared = Range1d(start=0, end=1, name=f"{key}-x")
     common: dict[str, Any] = {"x_range": shared, "dashed": True}
     figures = {
         "logged": lines_figure(key, "logged", "loss", shared, band=True, tags=sources),
@@ -43,7 +43,7 @@ def compare_section(runs: Sequence[RunData], key: str = "compare", *, beside: Se
         "radial": lines_figure(key, "radial", "", shared),
     }
     rows = len({t.name for r in runs for t in r.tensors if len(t.shape) > 1})
-    level = Range1d(0, 1, name=f"{key}-level")
+    level = Range1d(start=0, end=1, name=f"{key}-level")
     for i in range(len(runs)):
         figures[f"side{i}"] = lines_figure(key, f"side{i}", "", shared, height=180, y_range=level)
         figures[f"heat{i}"] = heatmap(key, rows, shared, f"heat{i}")

@@ -101,7 +101,9 @@ def _say(thing: Plan | Run) -> None:
     data = gather(thing)
     console.print(f"[bold]{escape(data.name)}[/bold]  {escape(sentence(data))} {tally(data.findings)}")
     for f in data.findings:
-        console.print(f"  {f.severity}: {escape(f.code)}, {escape(f.where)}: {escape(f.evidence)}\n    → {escape(f.advice)}")
+        console.print(
+            f"  {f.severity}: {escape(f.code)}, {escape(f.where)}: {escape(f.evidence)}\n    → {escape(f.advice)}"
+        )
     console.print("  [dim]equipoise report shows it in a browser[/dim]")
 
 

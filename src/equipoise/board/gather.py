@@ -143,13 +143,14 @@ class RunData:
         return step * float(each) if isinstance(each, int | float) and math.isfinite(each) else None
 
 
-def gather(run: Run, name: str | None = None, *, numbers: int = NUMBERS) -> RunData:
+def gather(run: Run, name: str | None = None, *, numbers: int = NUMBERS, quick: bool = False) -> RunData:
     """Read what a page shows.
 
     Args:
         run: the run.
         name: what to call it; its directory's name if not given.
         numbers: how many numbers of layers may be shown.
+        quick: leave out what takes long in a large run, forecasts and the diagnosis of its numbers.
     """
     known = sorted(run.tensors.values(), key=lambda t: (len(t.shape) < 2, natural(t.name)))
     columns = set(run.columns)
@@ -158,7 +159,7 @@ def gather(run: Run, name: str | None = None, *, numbers: int = NUMBERS) -> RunD
     shown = sum(any(Column(q, t.name) in columns for t in tensors) for q in OF_LAYERS) + 6
     points = int(np.clip(numbers / (max(1, len(tensors)) * shown), 60, 400))
     start = run.started
-    layers, whole = _main(run, columns, tensors, points, start)
+    layers, whole = _main(run, columns, tensors, points, start, forecast=not quick)
     logged = _logged(run, columns, start)
     last = max(layers.end, logged.end)
     seconds = max((float(c.time[-1]) for c in (layers, logged) if len(c)), default=0.0)
@@ -167,7 +168,7 @@ def gather(run: Run, name: str | None = None, *, numbers: int = NUMBERS) -> RunD
         status=status,
         meta=run.meta,
         tensors=tensors,
-        findings=worst_first(diagnosed(run)),
+        findings=worst_first(run.findings if quick else diagnosed(run)),
         layers=layers,
         whole=whole,
         logged=logged,
@@ -179,7 +180,7 @@ def gather(run: Run, name: str | None = None, *, numbers: int = NUMBERS) -> RunD
 
 
 def _main(
-    run: Run, columns: set[Column], tensors: Sequence[TensorInfo], points: int, start: float
+    run: Run, columns: set[Column], tensors: Sequence[TensorInfo], points: int, start: float, *, forecast: bool
 ) -> tuple[Curves, dict[str, Array]]:
     wanted: dict[tuple[str, int], Column] = {}
     for i, t in enumerate(tensors):
@@ -205,7 +206,8 @@ def _main(
                     matrix[i] *= math.sqrt(tensors[i].shape[0] if tensors[i].shape else 1)
         if np.isfinite(matrix).any():
             values[q] = matrix
-    _add_forecast(run, tensors, table.steps.astype(np.float64), values)
+    if forecast:
+        _add_forecast(run, tensors, table.steps.astype(np.float64), values)
     whole = {c.quantity: table.values[:, at[c]] for c in groups}
     return Curves(table.steps, table.times - start, values, end=_end(table)), whole
 

@@ -13,7 +13,7 @@ from bokeh.models import BasicTickFormatter, ColumnDataSource, Range1d
 from numpy.typing import NDArray
 
 from equipoise.board.findings_view import as_json
-from equipoise.board.gather import RunData, natural
+from equipoise.board.gather import natural
 from equipoise.board.layers import lines_figure
 from equipoise.board.page import Section
 from equipoise.board.style import figure
@@ -21,6 +21,9 @@ from equipoise.monitor.layout import Column
 from equipoise.monitor.run import Run
 
 NEEDS = ("norm", "change", "radial_change", "update", "decay")
+NOTHING: dict[str, Any] = {"name": [], "steps": []}
+"""What `triangles` gives where there are none."""
+
 MOST_LAYERS = 60
 MOST_STEPS = 48
 
@@ -37,9 +40,8 @@ def triangles(run: Run, steps: int = MOST_STEPS) -> dict[str, Any]:
     there = set(run.columns)
     names = [t.name for t in run.tensors.values() if len(t.shape) > 1 and Column("change", t.name) in there]
     names = sorted(names, key=natural)[:MOST_LAYERS]
-    nothing: dict[str, Any] = {"name": [], "steps": []}
     if not names:
-        return nothing
+        return dict(NOTHING)
     columns = [Column(q, n) for q in NEEDS for n in names]
     # Which steps there are, at the price of one column.
     measured = run.table(columns[:1], kind="main", points=4000)
@@ -51,7 +53,7 @@ def triangles(run: Run, steps: int = MOST_STEPS) -> dict[str, Any]:
             rows.append(table.values[0].astype(np.float64).reshape(len(NEEDS), len(names)))
             at.append(int(step))
     if not rows:
-        return nothing
+        return dict(NOTHING)
     after, change, along, update, decay = np.stack(rows, 2)  # each names × steps
     with np.errstate(all="ignore"):
         across = np.sqrt(np.maximum(change**2 - along**2, 0.0))
@@ -91,9 +93,10 @@ def geometry_section(found: dict[str, Any], key: str = "geometry", label: str = 
 
 
 def _drawing(name: str, height: int, sources: list[Any], **options: Any) -> Any:
+    x_label = "along the weights, from their tip" if name.endswith("tip") else "along the weights"
     fig = figure(
-        name, x_label="along the weights" + (", from their tip" if name.endswith("tip") else ""), y_label="across", height=height, tags=sources, x_range=Range1d(0, 1),
-        y_range=Range1d(0, 1), tools="pan,wheel_zoom,reset,save", active_drag="pan", **options,
+        name, x_label=x_label, y_label="across", height=height, tags=sources, x_range=Range1d(start=0, end=1),
+        y_range=Range1d(start=0, end=1), tools="pan,wheel_zoom,reset,save", active_drag="pan", **options,
     )  # fmt: skip
     fig.xaxis.formatter = BasicTickFormatter(power_limit_low=-5)
     for part, width, dash in (("circle", 1.2, [5, 4]), ("guides", 1.0, [2, 3])):
@@ -103,7 +106,9 @@ def _drawing(name: str, height: int, sources: list[Any], **options: Any) -> Any:
     fig.multi_line("xs", "ys", source=arrows, line_color="color", line_width=2.6, line_cap="round")
     heads = ColumnDataSource({"x": [], "y": [], "angle": [], "color": []}, name=f"{name}-heads")
     fig.scatter("x", "y", marker="triangle", size=11, angle="angle", color="color", source=heads)
-    labels = ColumnDataSource({"x": [], "y": [], "text": [], "color": [], "dx": [], "dy": [], "align": []}, name=f"{name}-labels")
+    labels = ColumnDataSource(
+        {"x": [], "y": [], "text": [], "color": [], "dx": [], "dy": [], "align": []}, name=f"{name}-labels"
+    )
     fig.text(
         "x", "y", text="text", text_color="color", x_offset="dx", y_offset="dy", text_align="align", source=labels,
         text_font_size="13px", text_baseline="middle",

@@ -26,7 +26,7 @@ def heatmap(key: str, layers: int, x_range: Range1d | None, name: str = "heat") 
         f"{key}-{name}",
         x_range=x_range,
         height=height(layers),
-        y_range=Range1d(max(1, layers) - 0.5, -0.5),
+        y_range=Range1d(start=max(1, layers) - 0.5, end=-0.5),
         tools="xpan,box_zoom,xwheel_zoom,reset,save",
         active_drag="box_zoom",
     )

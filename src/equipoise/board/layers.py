@@ -36,8 +36,8 @@ def lines_figure(
         legend: whether to name the lines in the figure.
         **options: as `style.figure` takes them.
     """
-    given = {"y_range": Range1d(0, 1), "tooltips": TOOLTIPS} | options
-    fig = figure(f"{key}-{name}", y_label=y_label, x_range=x_range or Range1d(1, 10), **given)
+    given = {"y_range": Range1d(start=0, end=1), "tooltips": TOOLTIPS} | options
+    fig = figure(f"{key}-{name}", y_label=y_label, x_range=x_range or Range1d(start=1, end=10), **given)
     nothing = {"xs": [], "ys": [], "name": [], "color": []}
 
     def source(part: str) -> ColumnDataSource:
@@ -57,13 +57,8 @@ def lines_figure(
     return fig
 
 
-def layers_source(key: str, data: RunData) -> ColumnDataSource:
-    """Every layer's numbers, a line each."""
-    return ColumnDataSource(layers_data(data), name=f"{key}-layers")
-
-
 def layers_data(data: RunData) -> dict[str, Any]:
-    """The columns of `layers_source`."""
+    """Every layer's numbers, a line each."""
     columns: dict[str, Any] = {
         "name": [t.name for t in data.tensors],
         "role": [t.role for t in data.tensors],

@@ -132,7 +132,10 @@ def _describe(run: Run) -> dict[str, Any]:
             values = series.values[:, 0].astype(float)
             values = values[np.isfinite(values)]
             if len(values):
-                found |= {"loss": float(values[-1]), "spark": [float(v) for v in values[:: max(1, len(values) // SPARK)]]}
+                found |= {
+                    "loss": float(values[-1]),
+                    "spark": [float(v) for v in values[:: max(1, len(values) // SPARK)]],
+                }
     counts: dict[str, int] = {}
     for finding in run.findings:  # what is stored: to diagnose every run takes too long for a list
         counts[finding.severity] = counts.get(finding.severity, 0) + 1

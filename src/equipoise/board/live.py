@@ -15,7 +15,7 @@ from bokeh.models import ColumnDataSource
 from equipoise.board.compare_page import MOST, compare_section, compare_sources
 from equipoise.board.findings_view import as_json
 from equipoise.board.gather import NUMBERS, RunData, gather
-from equipoise.board.geometry_page import geometry_section, geometry_sources, triangles
+from equipoise.board.geometry_page import NOTHING, geometry_section, geometry_sources, triangles
 from equipoise.board.knobs import Knobs
 from equipoise.board.listing import Runs, signature
 from equipoise.board.page import Section, fill
@@ -46,8 +46,9 @@ def run_document(runs: Runs, document: Document, arguments: dict[str, list[bytes
         found = {f"run-{k}": v for k, v in run_sources(data).items()}
         return found | {f"geometry-{k}": v for k, v in geometry_sources(triangles(run)).items()}
 
-    data = gather(run, title, numbers=LIVE_NUMBERS)
-    fill(document, title, [run_section(data, label="Run"), geometry_section(triangles(run))], live=True, home=True)
+    # The page comes first, and what takes long with the first look.
+    data = gather(run, title, numbers=LIVE_NUMBERS, quick=True)
+    fill(document, title, [run_section(data, label="Run"), geometry_section(NOTHING)], live=True, home=True)
     _follow(document, [path], sources, notes="run-notes")
 
 
@@ -56,15 +57,21 @@ def compare_document(runs: Runs, document: Document, arguments: dict[str, list[b
     names = _names(arguments, most=MOST)
     paths = [runs.path(n) for n in names]
     opened = [Run.open(p) for p in paths]
-    document.on_session_destroyed(lambda context: [run.close() for run in opened])
 
-    def read() -> list[RunData]:
-        return [gather(r, n, numbers=LIVE_NUMBERS // len(names)) for r, n in zip(opened, names, strict=True)]
+    def close(context: Any) -> None:
+        for run in opened:
+            run.close()
+
+    document.on_session_destroyed(close)
+
+    def read(*, quick: bool) -> list[RunData]:
+        share = LIVE_NUMBERS // len(names)
+        return [gather(r, n, numbers=share, quick=quick) for r, n in zip(opened, names, strict=True)]
 
     def sources() -> dict[str, dict[str, Any]]:
-        return {f"compare-{k}": v for k, v in compare_sources(read()).items()}
+        return {f"compare-{k}": v for k, v in compare_sources(read(quick=False)).items()}
 
-    fill(document, "Compare", [compare_section(read())], live=True, home=True)
+    fill(document, "Compare", [compare_section(read(quick=True))], live=True, home=True)
     _follow(document, paths, sources, notes="compare-notes")
 
 
@@ -100,7 +107,7 @@ def guarded(build: Callable[..., None], runs: Runs) -> Callable[[Document], None
     """A page that says what is wrong instead of failing."""
 
     def modify(document: Document) -> None:
-        request = document.session_context.request if document.session_context is not None else None
+        request = getattr(document.session_context, "request", None)
         arguments = dict(request.arguments) if request is not None else {}
         try:
             build(runs, document, arguments)
@@ -121,7 +128,7 @@ def _names(arguments: dict[str, list[bytes]], most: int) -> list[str]:
     return list(dict.fromkeys(names))
 
 
-def _source(document: Document, name: str) -> ColumnDataSource:
+def _source(document: Document, name: str) -> Any:
     found = document.get_model_by_name(name)
     assert isinstance(found, ColumnDataSource), name
     return found
@@ -131,7 +138,7 @@ def _follow(
     document: Document, paths: Sequence[Path], sources: Callable[[], dict[str, dict[str, Any]]], *, notes: str
 ) -> None:
     """Send the numbers again whenever a run's file has changed, and what went wrong if reading fails."""
-    state: dict[str, Any] = {"mark": [signature(p) for p in paths], "rest": 0.0, "alive": 0.0}
+    state: dict[str, Any] = {"mark": None, "rest": 0.0, "alive": 0.0}
     said = _source(document, notes)
 
     async def look() -> None:
@@ -152,4 +159,4 @@ def _follow(
         took = time.monotonic() - now
         state["rest"], state["alive"] = time.monotonic() + REST * took, time.monotonic() + 10.0
 
-    document.add_periodic_callback(look, EVERY)
+    document.add_periodic_callback(look, EVERY)  # type: ignore[arg-type]  # coroutines are welcome

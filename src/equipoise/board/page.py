@@ -48,7 +48,11 @@ def templates() -> Environment:
     """The templates; everything that they are given is escaped."""
     # The page's own text is trusted, names from models and files are not: autoescape is the rule, |safe the exception.
     return Environment(
-        loader=FileSystemLoader(STATIC), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+        loader=FileSystemLoader(STATIC),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
     )
 
 

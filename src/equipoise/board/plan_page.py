@@ -25,14 +25,20 @@ GRID_POINTS = 100
 SECONDS = 6.0
 """What the grid of a file may cost."""
 
+FELT = "‖update‖/‖w‖"
 CURVES = {
     "lr": ("Learning rate", "What the schedule asks for.", "learning rate"),
-    "effective": ("Effective learning rate", "‖update‖/‖w‖: the step as the normalised weights feel it.", "‖update‖/‖w‖"),
+    "effective": ("Effective learning rate", f"{FELT}: the step as the normalised weights feel it.", FELT),
     "rms": ("Size of the weights", "Root mean square of the largest matrix.", "RMS"),
     "rotation": ("Rotation", "Angle by which a step turns the weights.", "radian a step"),
-    "share": ("What each batch contributes", "To the final weights; 1 where all batches count the same.", "times an equal share"),
+    "share": (
+        "What each batch contributes",
+        "To the final weights; 1 where all count the same.",
+        "times an equal share",
+    ),
     "left": ("What is left of the initialisation", "Share of the initial weights in the weights.", "share"),
-}  # fmt: skip
+}
+"""What is drawn: title, words, and the y axis."""
 
 
 def curves_of(plan: Plan, points: int = POINTS) -> dict[str, np.ndarray]:
@@ -64,10 +70,10 @@ def summary(plan: Plan) -> list[list[str]]:
         rows.append(["initialisation left", f"{100 * m.init_share:.3g} %"])
         rows.append(["batches remembered", f"{number(m.effective_steps)} of {plan.setting.steps:,}"])
     if main.forecast is not None and main.equilibrium is not None:
-        e = main.equilibrium
-        rows.append(["RMS, first to last", f"{number(main.tensor.rms)} → {number(main.forecast.norm[-1] / math.sqrt(main.tensor.size))}"])  # fmt: skip
+        e, root = main.equilibrium, math.sqrt(main.tensor.size)
+        rows.append(["RMS, first to last", f"{number(main.tensor.rms)} → {number(main.forecast.norm[-1] / root)}"])
         settles = math.isfinite(e.norm)
-        rows.append(["RMS in equilibrium", number(e.norm / math.sqrt(main.tensor.size)) if settles else "grows for ever"])
+        rows.append(["RMS in equilibrium", number(e.norm / root) if settles else "grows for ever"])
         rows.append(["rotation in equilibrium", f"{number(e.rotation)} rad" if settles else "falls as 1/√t"])
         when = main.steps_to_reach
         rows.append(["equilibrium reached at", "never" if when is None else f"step {number(when)}"])
@@ -123,7 +129,11 @@ def grid_sources(plan: Plan) -> dict[str, dict[str, Any]]:
         for lr in lrs
         for wd in decays
     ]
-    kept = {"optimizer": NAMES[g.optimizer], "betas": f"{g.betas[0]:g}, {g.betas[1]:g}", "steps": f"{plan.setting.steps:,}"}
+    kept = {
+        "optimizer": NAMES[g.optimizer],
+        "betas": f"{g.betas[0]:g}, {g.betas[1]:g}",
+        "steps": f"{plan.setting.steps:,}",
+    }
     if plan.setting.source is not None:
         kept["schedule"] = str(plan.setting.source["name"]).replace("_", " ")
         kept["warmup"] = f"{plan.setting.warmup:,}"
@@ -156,13 +166,14 @@ def spec() -> list[dict[str, Any]]:
     """What the knobs of a live page are."""
     start = Knobs()
     log = [("lr", "learning rate", 1e-6, 10.0), ("weight_decay", "weight decay", 1e-5, 10.0)]
+    curves = [[n, n.replace("_", " ")] for n in SCHEDULES]
     found: list[dict[str, Any]] = [
         {"name": "optimizer", "label": "optimizer", "kind": "choice", "values": [[n, NAMES[n]] for n in OPTIMIZERS]},
         *({"name": n, "label": label, "kind": "log", "min": a, "max": b} for n, label, a, b in log),
         {"name": "beta1", "label": "β1, momentum", "kind": "beta", "min": 0.0, "max": 0.999},
         {"name": "beta2", "label": "β2", "kind": "beta", "min": 0.0, "max": 0.9999},
         {"name": "steps", "label": "steps", "kind": "count", "min": 100, "max": 1_000_000},
-        {"name": "schedule", "label": "schedule", "kind": "choice", "values": [[n, n.replace("_", " ")] for n in SCHEDULES]},
+        {"name": "schedule", "label": "schedule", "kind": "choice", "values": curves},
         {"name": "warmup", "label": "warmup", "kind": "count", "min": 0, "max": 100_000},
         {"name": "final", "label": "last lr, share of the peak", "kind": "linear", "min": 0.0, "max": 1.0},
         {"name": "width", "label": "width", "kind": "count", "min": 16, "max": 65_536},
@@ -180,10 +191,9 @@ def plan_section(sources: dict[str, dict[str, Any]], key: str = "plan", label: s
     """
     carried = [ColumnDataSource(v, name=f"{key}-{n}") for n, v in sources.items()]
     control = ColumnDataSource({"json": [""]}, name=f"{key}-control")
-    shared = Range1d(0, 1, name=f"{key}-x")
+    shared = Range1d(start=0, end=1, name=f"{key}-x")
     figures = {
-        name: lines_figure(key, name, y, shared, height=220, band=name == "share")
-        for name, (_, _, y) in CURVES.items()
+        name: lines_figure(key, name, y, shared, height=220, band=name == "share") for name, (_, _, y) in CURVES.items()
     }
     figures["lr"].tags = [*carried, control]
     return Section("plan", key, label, figures, {"curves": CURVES})

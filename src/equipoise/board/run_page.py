@@ -20,8 +20,6 @@ from equipoise.theory import Memory
 AGAINST = {"forecast": "the forecast", "layers": "the median layer", "own": "its own median"}
 """What the heatmap can hold rotation against."""
 
-SOURCES = ("notes", "layers", "axis", "logged", "spectra", "spectra-axis", "remembered")
-"""What the server refreshes; everything else on the page follows from these."""
 
 def run_section(data: RunData, key: str = "run", label: str | None = None) -> Section:
     """A run as a section of a page.
@@ -32,7 +30,7 @@ def run_section(data: RunData, key: str = "run", label: str | None = None) -> Se
         label: what its tab says.
     """
     sources = {n: ColumnDataSource(columns, name=f"{key}-{n}") for n, columns in run_sources(data).items()}
-    shared = Range1d(0, max(1, data.last), name=f"{key}-x")
+    shared = Range1d(start=0, end=max(1, data.last), name=f"{key}-x")
     common: dict[str, Any] = {"x_range": shared}
     figures = {
         "loss": _loss_figure(key, shared, list(sources.values())),
@@ -85,6 +83,7 @@ def notes(data: RunData, found: Memory | None) -> dict[str, Any]:
         "findings": [finding_dict(f, data) for f in data.findings[:MOST]],
         "chosen": chosen(data),
         "forecast": data.has_forecast,
+        "against": "layers" if any(f.code.startswith("layers-") for f in data.findings) else None,
         "labels": OF_LAYERS | OF_SPECTRA | OF_GROUPS | AGAINST,
     }
 

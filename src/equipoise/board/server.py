@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import json
+import logging
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -28,8 +29,8 @@ HERE = ("127.0.0.1", "localhost", "[::1]")
 """Names of this machine, from itself."""
 
 HEADERS = {
-    "Content-Security-Policy": "default-src 'self'; script-src 'self' 'unsafe-inline'; style-src 'self' 'unsafe-inline';"
-    " img-src 'self' data: blob:; connect-src 'self' ws: wss:; frame-ancestors 'self'; form-action 'none'",
+    "Content-Security-Policy": "default-src 'self'; script-src 'self' 'unsafe-inline'; style-src 'self' 'unsafe-inline'"
+    "; img-src 'self' data: blob:; connect-src 'self' ws: wss:; frame-ancestors 'self'; form-action 'none'",
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
     "Cross-Origin-Resource-Policy": "same-origin",
@@ -48,7 +49,7 @@ class _Headers(OutputTransform):
 
 
 class _Guarded(BokehTornado):
-    """Answers only who asks for it by a name that it knows: a foreign page that points its own name here gets nothing."""
+    """Answers who asks for it by a name that it knows: a foreign page that points its own name here gets nothing."""
 
     hosts: frozenset[str] = frozenset()
 
@@ -145,6 +146,9 @@ def serve(
         ValueError: the directory or the port cannot be used.
     """
     runs = Runs(directory)
+    # Pages that were closed and names that were refused are no news to who trains in the same terminal.
+    for name in ("bokeh", "tornado.access"):
+        logging.getLogger(name).setLevel(logging.CRITICAL)
     loop = asyncio.new_event_loop()
     asyncio.set_event_loop(loop)
     try:

@@ -1,13 +1,13 @@
 """How everything looks: colours that colour-blind readers can tell apart, and figures of one make.
 
-Light and dark are the business of static/board.css: Bokeh's canvas takes the colours of axes, grids and backgrounds from
-CSS variables, so that a page changes its theme without being drawn by Python again. What is here must read on both.
+Light and dark are the business of static/board.css: Bokeh's canvas takes the colours of axes, grids and backgrounds
+from CSS variables, so that a page changes its theme without being drawn by Python again.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
 from bokeh.models import BasicTickFormatter, HoverTool, NumeralTickFormatter, Range1d
 from bokeh.plotting import figure as bokeh_figure
@@ -32,7 +32,12 @@ TOOLS = "xpan,xbox_zoom,xwheel_zoom,reset,save"
 def css_variables() -> str:
     """The colours of series and of the heatmap as CSS variables, for light and dark pages."""
     light = [*((f"s{i}", c) for i, c in enumerate(SERIES)), ("low", LOW), ("mid", MIDDLE), ("high", HIGH)]
-    dark = [*((f"s{i}", c) for i, c in enumerate(SERIES_DARK)), ("low", LOW_DARK), ("mid", MIDDLE_DARK), ("high", HIGH_DARK)]
+    dark = [
+        *((f"s{i}", c) for i, c in enumerate(SERIES_DARK)),
+        ("low", LOW_DARK),
+        ("mid", MIDDLE_DARK),
+        ("high", HIGH_DARK),
+    ]
     blocks = ((":root", light), (':root[data-theme="dark"]', dark))
     return "".join(f"{where}{{{''.join(f'--{k}:{v};' for k, v in colors)}}}" for where, colors in blocks)
 
@@ -44,7 +49,7 @@ def figure(
     y_label: str = "",
     height: int = 240,
     x_range: Range1d | None = None,
-    y_type: str = "linear",
+    y_type: Literal["linear", "log"] = "linear",
     tooltips: Sequence[tuple[str, str]] | None = None,
     tags: Sequence[Any] = (),
     **options: Any,
@@ -85,6 +90,8 @@ def figure(
     fig.outline_line_alpha = 0.0
     fig.xgrid.grid_line_alpha = 0.5
     if tooltips is not None:
-        printf = {f"${axis}": "printf" for axis in ("x", "y", "snap_x", "snap_y")}
-        fig.add_tools(HoverTool(tooltips=list(tooltips), formatters=printf, line_policy="nearest", point_policy="follow_mouse"))
+        printf: dict[str, Any] = {f"${axis}": "printf" for axis in ("x", "y", "snap_x", "snap_y")}
+        fig.add_tools(
+            HoverTool(tooltips=list(tooltips), formatters=printf, line_policy="nearest", point_policy="follow_mouse")
+        )
     return fig

@@ -128,12 +128,12 @@ EQ.kinds.run = class {
   }
 
   get options() { return { logx: this.logx, logy: this.logy, amount: this.amount }; }
-  picked(name, possible) {
+  picked(name, possible, first = possible[0]) {
     const select = this.found(`[data-state="${name}"]`);
     const labels = this.notes.labels;
     const old = [...select.options].map((o) => o.value).join("\n");
     if (old !== possible.join("\n")) select.replaceChildren(...possible.map((p) => EQ.el("option", { value: p }, labels[p] ?? p)));
-    const wanted = this.get(name);
+    const wanted = this.get(name, first);
     const now = possible.includes(wanted) ? wanted : possible[0];
     select.value = now ?? "";
     select.hidden = possible.length < 2;
@@ -206,7 +206,7 @@ EQ.kinds.run = class {
     const rows = this.shownRows, names = this.names;
     const marks = this.chosen.map((n, k) => [rows.indexOf(names.indexOf(n)), EQ.color(k)]).filter(([r]) => r >= 0);
     const most = this.section.clientWidth < 600 ? 14 : 30;
-    const against = this.picked("against", this.notes.forecast ? ["forecast", "layers", "own"] : ["own", "layers"]);
+    const against = this.picked("against", this.notes.forecast ? ["forecast", "layers", "own"] : ["own", "layers"], this.notes.against ?? undefined);
     this.heatPicks = EQ.heat(`${this.key}-heat`, layers, { xs: this.xs, low, high, logx: this.logx, rows, names, most, marks, against });
     this.against = { forecast: "the forecast", layers: "the median layer's", own: "its own median" }[against];
     this.found("[data-heat-words]").textContent = `Rotation over ${this.against}. Blue turns too slowly, orange too fast. Click a row to choose it.`;
@@ -239,6 +239,9 @@ EQ.kinds.run = class {
     const pill = this.found("[data-status]");
     pill.textContent = n.status;
     pill.dataset.status = n.status;
+    const error = this.found('[data-when="error"]');
+    error.hidden = !n.error;
+    error.textContent = n.error ?? "";
     this.found("[data-facts]").replaceChildren(...n.facts.map(([k, v]) => EQ.el("div", {}, EQ.el("dt", {}, k), EQ.el("dd", {}, v))));
     this.found("[data-norm-words]").textContent = `Band: 10 to 90 % of neurons, times √rows.${n.forecast ? " Dashed: the forecast." : ""}`;
     this.found("[data-rotation-words]").textContent = `Angle by which each step turns the weights.${n.forecast ? " Dashed: the forecast." : ""} Band: 10 to 90 % of neurons.`;
