@@ -51,7 +51,7 @@ def main() -> None:
             "compare": (both, "light", 1000, 0),
             "plan": (page + pinned, "light", 1130, 0),
             "plan-dark": (page + pinned, "dark", 1130, 0),
-            "geometry": (f"{both}#page=geometry&g.step=120", "light", 1130, 0),
+            "geometry": (f"{both}#page=geometry&g.step=120", "light", 1250, 0),
         }
         browser = engine.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
         for name, (address, scheme, height, top) in wanted.items():

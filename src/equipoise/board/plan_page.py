@@ -65,18 +65,19 @@ def summary(plan: Plan) -> list[list[str]]:
     """The numbers that two settings are compared by."""
     m, main = plan.memory, plan.main
     time = plan.timescale_steps
-    rows = [["timescale of memory", f"{number(time)} steps" if math.isfinite(time) else "for ever"]]
+    rows = [["timescale of memory, steps", number(time) if math.isfinite(time) else "for ever"]]
     if m is not None:
         rows.append(["initialisation left", f"{100 * m.init_share:.3g} %"])
-        rows.append(["batches remembered", f"{number(m.effective_steps)} of {plan.setting.steps:,}"])
+        rows.append(["batches remembered", number(m.effective_steps)])
     if main.forecast is not None and main.equilibrium is not None:
         e, root = main.equilibrium, math.sqrt(main.tensor.size)
-        rows.append(["RMS, first to last", f"{number(main.tensor.rms)} → {number(main.forecast.norm[-1] / root)}"])
+        rows.append(["RMS at the start", number(main.tensor.rms)])
+        rows.append(["RMS at the end", number(main.forecast.norm[-1] / root)])
         settles = math.isfinite(e.norm)
-        rows.append(["RMS in equilibrium", number(e.norm / root) if settles else "grows for ever"])
-        rows.append(["rotation in equilibrium", f"{number(e.rotation)} rad" if settles else "falls as 1/√t"])
+        rows.append(["RMS in equilibrium", number(e.norm / root) if settles else "grows"])
+        rows.append(["rotation in equilibrium", number(e.rotation) if settles else "falls"])
         when = main.steps_to_reach
-        rows.append(["equilibrium reached at", "never" if when is None else f"step {number(when)}"])
+        rows.append(["equilibrium at step", "never" if when is None else number(when)])
     return rows
 
 
