@@ -2,12 +2,14 @@
 
 import json
 import re
+import time
 from html.parser import HTMLParser
 from pathlib import Path
 
 import made
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
 import equipoise as eq
 from equipoise.board import report, report_html, show, write_plan
@@ -16,6 +18,7 @@ from equipoise.board.findings_view import evidence, tensor_of
 from equipoise.board.gather import gather
 from equipoise.board.run_page import chosen, notes, run_section
 from equipoise.board.words import worst_first
+from equipoise.cli import app
 from equipoise.monitor import Run
 from equipoise.planner import Finding
 
@@ -175,6 +178,25 @@ def test_frames_are_escaped() -> None:
 def test_a_plan_is_a_file(tmp_path: Path) -> None:
     path = write_plan(eq.plan(lr=1e-3, weight_decay=0.1, steps=2000), tmp_path / "plan.html")
     assert 1e6 < path.stat().st_size < 3e6
+
+
+def test_the_commands_write_files(run: Path, tmp_path: Path) -> None:
+    target, page = tmp_path / "report.html", tmp_path / "plan.html"
+    done = CliRunner().invoke(app, ["report", str(run), "-o", str(target)])
+    assert done.exit_code == 0, done.output
+    assert f"{target} (1." in done.output
+    done = CliRunner().invoke(app, ["plan", "--lr", "1e-3", "--wd", "0.1", "--steps", "500", "--html", str(page)])
+    assert done.exit_code == 0, done.output
+    assert "What will these settings do?" in page.read_text()
+    done = CliRunner().invoke(app, ["plan", "--lr", "1e-3", "--steps", "500", "--html", str(page), "--json"])
+    assert isinstance(done.exception, ValueError)
+
+
+def test_a_run_knows_when_it_began(tmp_path: Path) -> None:
+    before = time.time()
+    made.made(tmp_path, ["a"], rows=3)
+    with Run.open(tmp_path) as opened:
+        assert before <= opened.started <= opened.table(kind="main").times[0]
 
 
 def test_importing_equipoise_does_not_import_bokeh() -> None:

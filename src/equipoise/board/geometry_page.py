@@ -87,7 +87,7 @@ def geometry_section(found: dict[str, Any], key: str = "geometry", label: str = 
     """
     sources = [ColumnDataSource(v, name=f"{key}-{n}") for n, v in geometry_sources(found).items()]
     whole = _drawing(f"{key}-whole", 250, sources, match_aspect=True)
-    tip = _drawing(f"{key}-tip", 560, [])
+    tip = _drawing(f"{key}-tip", 460, [])
     budget = lines_figure(key, "budget", "share of ‖w‖² a step", None, height=250, x_axis_type="log", legend=True)
     return Section("geometry", key, label, {"whole": whole, "tip": tip, "budget": budget})
 
@@ -99,13 +99,12 @@ def _drawing(name: str, height: int, sources: list[Any], **options: Any) -> Any:
         y_range=Range1d(start=0, end=1), tools="pan,wheel_zoom,reset,save", active_drag="pan", **options,
     )  # fmt: skip
     fig.xaxis.formatter = BasicTickFormatter(power_limit_low=-5)
-    for part, width, dash in (("circle", 1.2, [5, 4]), ("guides", 1.0, [2, 3])):
-        source = ColumnDataSource({"xs": [], "ys": [], "color": []}, name=f"{name}-{part}")
-        fig.multi_line("xs", "ys", source=source, line_color="color", line_width=width, line_dash=dash)
+    circle = ColumnDataSource({"xs": [], "ys": [], "color": []}, name=f"{name}-circle")
+    fig.multi_line("xs", "ys", source=circle, line_color="color", line_width=1.2, line_dash=[5, 4])
     arrows = ColumnDataSource({"xs": [], "ys": [], "color": [], "name": []}, name=f"{name}-arrows")
     fig.multi_line("xs", "ys", source=arrows, line_color="color", line_width=2.6, line_cap="round")
     heads = ColumnDataSource({"x": [], "y": [], "angle": [], "color": []}, name=f"{name}-heads")
-    fig.scatter("x", "y", marker="triangle", size=11, angle="angle", color="color", source=heads)
+    fig.scatter("x", "y", marker="triangle", size=10, angle="angle", color="color", source=heads)
     labels = ColumnDataSource(
         {"x": [], "y": [], "text": [], "color": [], "dx": [], "dy": [], "align": []}, name=f"{name}-labels"
     )

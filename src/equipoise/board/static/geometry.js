@@ -76,7 +76,7 @@ EQ.kinds.geometry = class {
       [x * 0.5, y * 0.5, "weights after", green, 0, -14, "center"],
       [before, y / 2, "update", blue, 12, 0, "left"],
     ];
-    this.place("whole", [arrows[0], arrows[2], arrows[3]], names, circle(Math.min(before, span * (height / width) * 0.66)));
+    this.place("whole", [arrows[0], arrows[2], arrows[3]], names, circle(Math.min(before, span * (height / width) * 0.66)), "update");
     // At the tip both directions have their own scale, and x counts from the end of the weights.
     const gain = before - Math.sqrt(Math.max(0, before ** 2 - across ** 2));
     const left = 1.5 * Math.max(decay, gain, -along, before * 1e-9), right = 0.9 * Math.max(along, 0.7 * left);
@@ -92,18 +92,18 @@ EQ.kinds.geometry = class {
       [Math.sqrt(Math.max(0, before ** 2 - (0.3 * y) ** 2)) - before, 0.3 * y, "same norm as before", soft, 10, 0, "left"],
     ];
     this.stretch = (across * 1.44) / (left + right);
-    this.place("tip", moved, labels, circle(1.25 * across).map(([cx, cy]) => [cx - before, cy]));
+    this.place("tip", moved, labels, circle(1.25 * across).map(([cx, cy]) => [cx - before, cy]), "weights after");
   }
 
-  place(name, arrows, labels, circle, guides = []) {
+  place(name, arrows, labels, circle, blunt) {
     const soft = EQ.css("--soft"), fig = EQ.model(`${this.key}-${name}`), put = (part, data) => { EQ.model(`${this.key}-${name}-${part}`).data = data; };
     put("circle", { xs: [circle.map((p) => p[0])], ys: [circle.map((p) => p[1])], color: [soft] });
-    put("guides", { xs: guides.map((g) => g.map((p) => p[0])), ys: guides.map((g) => g.map((p) => p[1])), color: guides.map(() => soft) });
     put("arrows", { xs: arrows.map((a) => [a.from[0], a.to[0]]), ys: arrows.map((a) => [a.from[1], a.to[1]]), color: arrows.map((a) => a.color), name: arrows.map((a) => a.text) });
     const view = Bokeh.index.get_by_id?.(fig.id), w = view?.frame?.bbox?.width || 1, h = view?.frame?.bbox?.height || 1;
     const sx = w / (fig.x_range.end - fig.x_range.start), sy = h / (fig.y_range.end - fig.y_range.start);
     const angle = (a) => Math.atan2((a.to[1] - a.from[1]) * sy, (a.to[0] - a.from[0]) * sx) - Math.PI / 2;
-    put("heads", { x: arrows.map((a) => a.to[0]), y: arrows.map((a) => a.to[1]), angle: arrows.map(angle), color: arrows.map((a) => a.color) });
+    const pointed = arrows.filter((a) => a.text !== blunt); // two heads on one point are a star
+    put("heads", { x: pointed.map((a) => a.to[0]), y: pointed.map((a) => a.to[1]), angle: pointed.map(angle), color: pointed.map((a) => a.color) });
     const column = (k) => labels.map((l) => l[k]);
     put("labels", { x: column(0), y: column(1), text: column(2), color: column(3), dx: column(4), dy: column(5), align: column(6) });
   }
