@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from bokeh.models import BasicTickFormatter, ColumnDataSource, Range1d
+from bokeh.models import BasicTickFormatter, ColumnDataSource, MultiLine, Range1d
 from numpy.typing import NDArray
 
 from equipoise.board.findings_view import as_json
@@ -100,9 +100,9 @@ def _drawing(name: str, height: int, sources: list[Any], **options: Any) -> Any:
     )  # fmt: skip
     fig.xaxis.formatter = BasicTickFormatter(power_limit_low=-5)
     circle = ColumnDataSource({"xs": [], "ys": [], "color": []}, name=f"{name}-circle")
-    fig.multi_line("xs", "ys", source=circle, line_color="color", line_width=1.2, line_dash=[5, 4])
+    fig.add_glyph(circle, MultiLine(xs="xs", ys="ys", line_color="color", line_width=1.2, line_dash=[5, 4]))
     arrows = ColumnDataSource({"xs": [], "ys": [], "color": [], "name": []}, name=f"{name}-arrows")
-    fig.multi_line("xs", "ys", source=arrows, line_color="color", line_width=2.6, line_cap="round")
+    fig.add_glyph(arrows, MultiLine(xs="xs", ys="ys", line_color="color", line_width=2.6, line_cap="round"))
     heads = ColumnDataSource({"x": [], "y": [], "angle": [], "color": []}, name=f"{name}-heads")
     fig.scatter("x", "y", marker="triangle", size=10, angle="angle", color="color", source=heads)
     labels = ColumnDataSource(

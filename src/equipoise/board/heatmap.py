@@ -5,7 +5,16 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from bokeh.models import BasicTicker, ColorBar, ColumnDataSource, FixedTicker, LinearColorMapper, Range1d
+from bokeh.models import (
+    BasicTicker,
+    ColorBar,
+    ColumnDataSource,
+    FixedTicker,
+    HBar,
+    Image,
+    LinearColorMapper,
+    Range1d,
+)
 
 from equipoise.board.style import FONT, HIGH, LOW, MIDDLE, figure
 
@@ -36,11 +45,10 @@ def heatmap(key: str, layers: int, x_range: Range1d | None, name: str = "heat") 
         {"image": [np.zeros((1, 1), np.float32)], "x": [0.0], "y": [0.0], "dw": [0.0], "dh": [0.0]},
         name=f"{key}-{name}-image",
     )
-    fig.image("image", x="x", y="y", dw="dw", dh="dh", source=image, color_mapper=mapper)
+    fig.add_glyph(image, Image(image="image", x="x", y="y", dw="dw", dh="dh", color_mapper=mapper))
     marks = ColumnDataSource({"y": [], "left": [], "right": [], "color": []}, name=f"{key}-{name}-marks")
-    fig.hbar(
-        y="y", left="left", right="right", height=0.92, source=marks, fill_alpha=0, line_color="color", line_width=2
-    )
+    frame = HBar(y="y", left="left", right="right", height=0.92, fill_alpha=0, line_color="color", line_width=2)
+    fig.add_glyph(marks, frame)
     fig.grid.visible = False
     fig.yaxis.ticker = FixedTicker(ticks=list(range(layers))) if layers <= 45 else BasicTicker(min_interval=1)
     bar = ColorBar(

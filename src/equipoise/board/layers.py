@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from bokeh.models import ColumnDataSource, Range1d
+from bokeh.models import ColumnDataSource, Legend, LegendItem, MultiLine, Patches, Range1d
 
 from equipoise.board.gather import Curves, RunData
 from equipoise.board.style import figure
@@ -43,16 +43,22 @@ def lines_figure(
     def source(part: str) -> ColumnDataSource:
         return ColumnDataSource(dict(nothing), name=f"{key}-{name}-{part}")
 
+    # Glyphs by hand: figure.multi_line makes three of each, for selections that there are none of here.
     if band:
-        fig.patches("xs", "ys", source=source("band"), fill_color="color", fill_alpha=0.16, line_alpha=0.0)
-    named = {"legend_field": "name"} if legend else {}
-    lines = fig.multi_line("xs", "ys", source=source("lines"), line_color="color", line_width=1.8, **named)
-    if legend:
-        fig.legend.background_fill_alpha, fig.legend.border_line_alpha = 0.0, 0.0
-        fig.legend.label_text_font_size, fig.legend.padding, fig.legend.spacing = "11px", 4, 0
+        fig.add_glyph(source("band"), Patches(xs="xs", ys="ys", fill_color="color", fill_alpha=0.16, line_alpha=0.0))
+    lines = fig.add_glyph(source("lines"), MultiLine(xs="xs", ys="ys", line_color="color", line_width=1.8))
     if dashed:
-        over = source("dashed")
-        fig.multi_line("xs", "ys", source=over, line_color="color", line_width=1.6, line_dash=[6, 4], line_alpha=0.9)
+        fig.add_glyph(
+            source("dashed"),
+            MultiLine(xs="xs", ys="ys", line_color="color", line_width=1.6, line_dash=[6, 4], line_alpha=0.9),
+        )
+    if legend:
+        fig.add_layout(
+            Legend(
+                items=[LegendItem(label={"field": "name"}, renderers=[lines])], background_fill_alpha=0.0,
+                border_line_alpha=0.0, label_text_font_size="11px", padding=4, spacing=0,
+            )
+        )  # fmt: skip
     fig.hover.renderers = [lines]
     return fig
 

@@ -6,7 +6,7 @@ import time
 from typing import Any
 
 import numpy as np
-from bokeh.models import ColumnDataSource, Range1d
+from bokeh.models import ColumnDataSource, MultiLine, Range1d
 
 from equipoise.board.findings_view import MOST, as_json, finding_dict, tensor_of
 from equipoise.board.gather import OF_GROUPS, OF_LAYERS, OF_SPECTRA, RunData
@@ -151,5 +151,6 @@ def _matrices(data: RunData) -> int:
 def _loss_figure(key: str, shared: Range1d, carried: list[Any]) -> Any:
     fig = lines_figure(key, "loss", "loss", shared, band=True, tags=carried)
     raw = ColumnDataSource({"xs": [], "ys": [], "name": [], "color": []}, name=f"{key}-loss-raw")
-    fig.multi_line("xs", "ys", source=raw, line_color="color", line_width=1, line_alpha=0.3, level="underlay")
+    faint = MultiLine(xs="xs", ys="ys", line_color="color", line_width=1, line_alpha=0.3)
+    fig.add_glyph(raw, faint).level = "underlay"
     return fig

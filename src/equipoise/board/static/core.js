@@ -108,7 +108,7 @@ const EQ = (() => {
     const page = all.find((s) => s.id === chosen);
     const kind = kinds[page?.dataset.kind];
     if (kind && !sections.has(chosen)) sections.set(chosen, new kind(page, chosen)); // drawn when first looked at
-    else sections.get(chosen)?.shown?.();
+    requestAnimationFrame(() => sections.get(chosen)?.shown?.()); // when it has a size
   }
   function tabKeys(event) {
     const step = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
@@ -180,8 +180,12 @@ const EQ = (() => {
       for (const view of Bokeh.index) if (view.model.toolbar) view.model.toolbar.active_drag = null;
     }
     tab(state.get("page", ""), false);
-    document.body.dataset.ready = "1";
     document.body.dataset.readyAt = String(Math.round(performance.now()));
+    // What lies below is laid out once the first plots are on the screen.
+    requestAnimationFrame(() => setTimeout(() => {
+      document.body.dataset.ready = "1";
+      for (const part of document.querySelectorAll("[data-later]")) part.hidden = false;
+    }));
   }
 
   return { kinds, model, make, el, state, number, short, css, color, diverging, download, csv, copy, whenChanged, begin, tab, repaint, sections };

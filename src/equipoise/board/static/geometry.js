@@ -12,6 +12,7 @@ EQ.kinds.geometry = class {
     this.found("[data-step]").addEventListener("input", (e) => { EQ.state.set(this.prefix + "step", this.notes.steps[e.target.value]); this.redraw(); });
     this.found("[data-play]").addEventListener("click", () => this.play());
     EQ.whenChanged(this.source("triangles"), () => this.redraw());
+    addEventListener("resize", () => { clearTimeout(this.resized); this.resized = setTimeout(() => this.redraw(), 150); }); // to scale
     this.redraw();
   }
   source(name) { return EQ.model(`${this.key}-${name}`); }
