@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
-BENCHMARKS := theory optim muon store polar watch
+BENCHMARKS := theory optim muon store polar watch board
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test lint types unit evidence bench format clean
@@ -16,10 +16,14 @@ $(READY): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	touch $(READY)
 
-demo: $(READY)  ## plan a training run and say what its settings will do
+demo: $(READY)  ## plan a run, train a small network under watch, and make pages of both
 	$(BIN)/equipoise plan --optimizer adamw --lr 3e-4 --wd 0.1 --steps 20000 --schedule cosine --warmup 500
+	rm -rf demo/healthy demo/fault
+	$(BIN)/python examples/demo.py demo
+	$(BIN)/equipoise plan --lr 3e-4 --wd 0.1 --steps 20000 --schedule cosine --warmup 500 --html demo/plan.html
+	$(BIN)/equipoise report demo/healthy demo/fault -o demo/report.html
 	@echo
-	@echo "Look above for the plan; README.md and docs/ say how to make your own."
+	@echo "Open demo/report.html and demo/plan.html in a browser; $(BIN)/equipoise board demo shows them live."
 
 test: lint types unit  ## lint, types, doctests and tests
 
@@ -46,5 +50,5 @@ format: $(READY)  ## let ruff mend what it can
 	$(BIN)/ruff format .
 
 clean:  ## remove the virtual environment and every cache
-	rm -rf $(VENV) .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) demo .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

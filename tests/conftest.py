@@ -9,7 +9,7 @@ from pathlib import Path
 
 from hypothesis import settings
 
-for folder in ("theory", "optim", "monitor", "geometry"):
+for folder in ("theory", "optim", "monitor", "geometry", "board"):
     sys.path.insert(0, str(Path(__file__).parent / folder))
 sys.path.append(str(Path(__file__).parents[1] / "benchmarks"))  # the patients of the diagnosis
 settings.register_profile("repeatable", derandomize=True, deadline=None)

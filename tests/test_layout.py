@@ -25,7 +25,8 @@ MAY_IMPORT = {
     "optim": {"theory", "schedules", "geometry"},
     "planner": {"theory", "schedules"},
     "monitor": {"theory", "schedules", "optim", "planner"},
-    "cli": {"theory", "schedules", "planner", "monitor"},
+    "board": {"theory", "schedules", "planner", "monitor"},
+    "cli": {"theory", "schedules", "planner", "monitor", "board"},
 }
 """What each part may import of the others. Every part must be listed."""
 

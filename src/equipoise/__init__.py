@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 from equipoise._version import __version__
 
 if TYPE_CHECKING:
-    from equipoise import geometry, monitor, optim, planner, schedules, theory
+    from equipoise import board, geometry, monitor, optim, planner, schedules, theory
     from equipoise.monitor import Run, watch
     from equipoise.optim import (
         SGDM,
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     )
     from equipoise.planner import plan
 
-_MODULES = ("geometry", "monitor", "optim", "planner", "schedules", "theory")
+_MODULES = ("board", "geometry", "monitor", "optim", "planner", "schedules", "theory")
 _FROM = {
     "Run": "monitor",
     "plan": "planner",
@@ -85,6 +85,7 @@ __all__ = [
     "SteepestDescent",
     "Switch",
     "__version__",
+    "board",
     "geometry",
     "monitor",
     "optim",

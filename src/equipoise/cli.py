@@ -115,6 +115,9 @@ def plan(
     json: Annotated[
         bool, typer.Option("--json", help="Print JSON (docs/plan.md has the schema).", rich_help_panel=OUTPUT)
     ] = False,
+    html: Annotated[
+        Path | None, typer.Option(help="Write a page with sliders into this file.", rich_help_panel=OUTPUT)
+    ] = None,
     toml: Annotated[
         bool, typer.Option("--toml", help="Print the setting as TOML and leave.", rich_help_panel=OUTPUT)
     ] = False,
@@ -154,7 +157,13 @@ def plan(
         typer.echo(write_setting(settings[0][1]), nl=False)
         return
     plans = [(name, plan_setting(s)) for name, s in settings]
-    if len(plans) > 1:
+    if html is not None:
+        if json or len(plans) > 1:
+            raise ValueError("--html: must be given without --json and --compare; two settings are pinned on the page")
+        from equipoise.board import write_plan
+
+        typer.echo(f"{_size(write_plan(plans[0][1], html))}: open it in a browser")
+    elif len(plans) > 1:
         _print_json({name: p.to_dict() for name, p in plans}) if json else _print(_comparison(plans))
     elif json:
         _print_json(plans[0][1].to_dict())
@@ -237,6 +246,46 @@ def transfer(
         read_setting(file), steps=steps, batch_size=batch_size, dataset_size=dataset_size, width_factor=width_factor
     )
     _print_json(moved.to_dict()) if json else _print(render_transfer(moved))
+
+
+@app.command()
+def report(
+    runs: Annotated[list[Path], typer.Argument(help="Directories of runs; several are compared.")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="File to write.")] = Path("report.html"),
+) -> None:
+    """Write runs as one HTML file that needs nothing else to be looked at."""
+    from equipoise.board import report as write
+
+    typer.echo(f"{_size(write(runs, output))}: open it in a browser")
+
+
+@app.command()
+def board(
+    directory: Annotated[Path, typer.Argument(help="Where the runs are.")] = Path("."),
+    port: Annotated[int, typer.Option(help="Port to listen on; 0 for any.")] = 5006,
+    host: Annotated[
+        str, typer.Option(help="Address to listen on. Whoever reaches it can read every run.")
+    ] = "127.0.0.1",
+    allow: Annotated[
+        list[str] | None, typer.Option(help="Another name by which browsers reach it; may be repeated.")
+    ] = None,
+    open_browser: Annotated[bool, typer.Option("--open", help="Open it in the browser.")] = False,
+) -> None:
+    """Show runs while they are written, and plans with every slider, in the browser."""
+    from equipoise.board import Board, serve
+
+    def started(running: Board) -> None:
+        typer.echo(f"Runs of {directory} are at {running.url} (Ctrl-C ends it)")
+        if open_browser:
+            import webbrowser
+
+            webbrowser.open(running.url)
+
+    serve(str(directory), port=port, host=host, allow=allow or (), started=started)
+
+
+def _size(path: Path) -> str:
+    return f"{path} ({path.stat().st_size / 1e6:.1f} MB)"
 
 
 @app.command()

@@ -114,6 +114,13 @@ class Run:
         return "crashed" if alive is False or silent > (STALE_HERE if alive else STALE) else "running"
 
     @property
+    def started(self) -> float:
+        """When it was first written to, in seconds since 1970; 0 where that is lost."""
+        self._archive.read(lambda db: None)
+        begun = [life.started for life in self._archive.lives.values() if isinstance(life.started, float)]
+        return min(begun, default=0.0)
+
+    @property
     def findings(self) -> list[Finding]:
         """What the writer found, and what reading found to be wrong with the file so far."""
         return [finding for _, finding in self.timeline] + self._archive.findings()
@@ -285,6 +292,12 @@ class Run:
         from equipoise.monitor.export import frame
 
         return frame(self, quantity=quantity, tensor=tensor, start=start, stop=stop, backend=backend)
+
+    def show(self) -> None:
+        """Show the run: as a page in a notebook, in words elsewhere."""
+        import equipoise
+
+        equipoise.board.show(self)
 
     def _of_kind(self, kind: str) -> dict[str, Record]:
         self._archive.read(lambda db: None)

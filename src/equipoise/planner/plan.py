@@ -98,10 +98,10 @@ class Plan:
         }
 
     def show(self) -> None:
-        """Print the plan, as `equipoise plan` does."""
-        from rich.console import Console
+        """Show the plan: as a page with sliders in a notebook, as `equipoise plan` prints it elsewhere."""
+        import equipoise
 
-        Console().print(self)
+        equipoise.board.show(self)
 
     def __rich_console__(self, console: Any, options: Any) -> Iterator[Any]:
         from equipoise.planner.show import render

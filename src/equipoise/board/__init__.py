@@ -1,0 +1,11 @@
+"""Runs and plans as pages to look at: one HTML file that needs nothing else, or a live page in the browser.
+
+- `report` writes runs, `write_plan` a plan, as one file.
+- `serve` shows the runs of a directory while they are written.
+- `show` is what `Plan.show` and `Run.show` do.
+"""
+
+from equipoise.board.files import plan_html, report, report_html, show, write_plan
+from equipoise.board.server import Board, serve
+
+__all__ = ["Board", "plan_html", "report", "report_html", "serve", "show", "write_plan"]

@@ -1,0 +1,99 @@
+"""Several runs on one page: what is set differently, and what came of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from bokeh.models import ColumnDataSource, Range1d
+
+from equipoise.board.findings_view import as_json
+from equipoise.board.gather import OF_GROUPS, OF_LAYERS, RunData
+from equipoise.board.heatmap import heatmap
+from equipoise.board.layers import lines_figure
+from equipoise.board.memory_view import remembered
+from equipoise.board.page import Section
+from equipoise.board.run_page import facts, run_sources, sentence
+from equipoise.board.words import tally
+
+MOST = 12
+"""Runs on one page."""
+
+CARRIED = ("layers", "axis", "logged")
+
+
+def compare_section(runs: Sequence[RunData], key: str = "compare", *, beside: Sequence[str] = ()) -> Section:
+    """The section of a page.
+
+    Args:
+        runs: what was read of each run.
+        key: of the section.
+        beside: keys of the runs' own sections, where they are on the same page: their numbers are used then.
+    """
+    sources = [ColumnDataSource(v, name=f"{key}-{n}") for n, v in compare_sources(runs, beside).items()]
+    shared = Range1d(start=0, end=1, name=f"{key}-x")
+    common: dict[str, Any] = {"x_range": shared, "dashed": True}
+    figures = {
+        "logged": lines_figure(key, "logged", "loss", shared, band=True, tags=sources),
+        "schedule": lines_figure(key, "schedule", "learning rate", shared),
+        "norm": lines_figure(key, "norm", "‖w‖", **common),
+        "rotation": lines_figure(key, "rotation", "radian a step", **common),
+        "effective": lines_figure(key, "effective", "", shared),
+        "radial": lines_figure(key, "radial", "", shared),
+    }
+    rows = len({t.name for r in runs for t in r.tensors if len(t.shape) > 1})
+    level = Range1d(start=0, end=1, name=f"{key}-level")
+    for i in range(len(runs)):
+        figures[f"side{i}"] = lines_figure(key, f"side{i}", "", shared, height=180, y_range=level)
+        figures[f"heat{i}"] = heatmap(key, rows, shared, f"heat{i}")
+    names = [r.name for r in runs]
+    return Section("compare", key, "Compare", figures, {"names": names})
+
+
+def compare_sources(runs: Sequence[RunData], beside: Sequence[str] = ()) -> dict[str, dict[str, Any]]:
+    """The numbers of the page; only words where the numbers are `beside` it."""
+    found: dict[str, dict[str, Any]] = {"notes": {"json": [as_json(notes(runs) | {"beside": list(beside)})]}}
+    for i, run in enumerate(runs if not beside else ()):
+        mine = run_sources(run)
+        found |= {f"{i}-{name}": mine[name] for name in CARRIED}
+    return found
+
+
+def notes(runs: Sequence[RunData]) -> dict[str, Any]:
+    """All that the page says in words."""
+    return {
+        "runs": [
+            {"name": r.name, "status": r.status, "sentence": sentence(r), "tally": tally(r.findings) if r.last else ""}
+            for r in runs
+        ],
+        "settings": settings(runs),
+        "forecast": any(r.has_forecast for r in runs),
+        "chosen": most_apart(runs),
+        "labels": OF_LAYERS | OF_GROUPS,
+    }
+
+
+def settings(runs: Sequence[RunData]) -> list[dict[str, Any]]:
+    """Settings and results of every run, and which of them differ."""
+    tables = [dict(facts(r, remembered(r))) for r in runs]
+    for table, run in zip(tables, runs, strict=True):
+        table["findings"] = ", ".join(dict.fromkeys(f.code for f in run.findings)) or "none"
+    rows = []
+    for key in dict.fromkeys(k for t in tables for k in t):
+        values = [t.get(key, "–") for t in tables]
+        rows.append({"name": key, "values": values, "differs": len(set(values)) > 1})
+    return sorted(rows, key=lambda row: not row["differs"])
+
+
+def most_apart(runs: Sequence[RunData]) -> str | None:
+    """The layer whose rotation differs most between the runs: the first to look at."""
+    middle: dict[str, list[float]] = {}
+    for run in runs:
+        for t, line in zip(run.tensors, run.layers.values.get("rotation", ()), strict=False):
+            late = line[len(line) // 2 :]
+            late = late[np.isfinite(late) & (late > 0)]
+            if len(t.shape) > 1 and len(late):
+                middle.setdefault(t.name, []).append(float(np.log(np.median(late))))
+    shared = {n: max(v) - min(v) for n, v in middle.items() if len(v) == len(runs)}
+    return max(shared or dict.fromkeys(middle, 0.0), key=lambda n: shared.get(n, 0.0), default=None)

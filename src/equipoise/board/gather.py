@@ -1,0 +1,287 @@
+"""What a page needs of a run, read once, in about as many points as a screen can show."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from equipoise.board.predict import diagnosed, predicted
+from equipoise.board.words import worst_first
+from equipoise.monitor.layout import Column, TensorInfo
+from equipoise.monitor.run import Run
+from equipoise.monitor.tables import Table
+from equipoise.planner.finding import Finding
+
+Array = NDArray[Any]
+
+OF_LAYERS = {
+    "norm": "norm of the weights",
+    "rotation": "rotation a step",
+    "relative_update": "‖update‖/‖w‖",
+    "effective_lr": "lr/‖w‖",
+    "radial_decay": "radial part, as weight decay",
+    "grad_weight_cos": "cosine of gradient and weights",
+    "c_err": "update² over a random walk's",
+    "grad_norm": "norm of the gradient",
+    "angle": "angle to the start",
+}
+"""What is shown of every layer, where it was measured."""
+
+OF_SPECTRA = {
+    "weight_stable_rank": "stable rank, weights",
+    "weight_top": "largest singular value, weights",
+    "weight_entropy": "entropy of spectrum, weights",
+    "update_stable_rank": "stable rank, update",
+    "update_entropy": "entropy of spectrum, update",
+    "update_orthogonality": "update, off from orthogonal",
+}
+"""What is shown of spectra, where it was measured."""
+
+OF_GROUPS = {
+    "lr": "learning rate",
+    "weight_decay": "weight decay",
+    "init_share": "initial weights left",
+    "memory": "batches remembered",
+}
+"""What is shown of every parameter group."""
+
+BAND = (0.1, 0.9)
+"""Quantiles over neurons between which a band is drawn."""
+
+NUMBERS = 280_000
+"""Numbers of layers in a page: in base64 four bytes become 5.3, so that this is 1.5 MB at most."""
+
+CELLS = 2_000_000
+"""Numbers that are read from the file at once."""
+
+
+@dataclass(frozen=True)
+class Curves:
+    """Quantities over steps.
+
+    Attributes:
+        step: where they were measured.
+        time: seconds since the run began.
+        values: for each quantity one number a step, or one line of them for each tensor.
+        low: smallest values, where several steps were put together.
+        high: largest values.
+        end: the last step of all.
+    """
+
+    step: Array
+    time: Array
+    values: dict[str, Array] = field(default_factory=dict)
+    low: dict[str, Array] = field(default_factory=dict)
+    high: dict[str, Array] = field(default_factory=dict)
+    end: int = 0
+
+    def __len__(self) -> int:
+        return len(self.step)
+
+
+@dataclass(frozen=True)
+class RunData:
+    """A run, as much of it as a page shows.
+
+    Attributes:
+        name: what to call it.
+        status: of the run.
+        meta: what its writer said.
+        tensors: those that are shown, matrices first.
+        findings: the worst first.
+        layers: of every tensor, one line each.
+        whole: of the whole run, at the same steps.
+        logged: what the loop logged.
+        spectra: of every tensor, seldom.
+        last: the last step of all.
+        seconds: time from its beginning to the last row.
+        since: when it began, in seconds since 1970.
+    """
+
+    name: str
+    status: str
+    meta: dict[str, Any]
+    tensors: list[TensorInfo]
+    findings: list[Finding]
+    layers: Curves
+    whole: dict[str, Array]
+    logged: Curves
+    spectra: Curves
+    last: int
+    seconds: float
+    since: float
+
+    @property
+    def ratio(self) -> Array:
+        """Rotation over its forecast; over the median of the layer where there is none."""
+        rotation = self.layers.values.get("rotation", np.empty((len(self.tensors), 0)))
+        with np.errstate(all="ignore"):
+            forecast = self.layers.values.get("rotation_forecast")
+            if forecast is not None:
+                return rotation / forecast  # NaN where there is none: nothing to be off from
+            middle = [np.median(r[np.isfinite(r)]) if np.isfinite(r).any() else np.nan for r in rotation]
+            return rotation / np.array(middle).reshape(-1, 1)
+
+    @property
+    def has_forecast(self) -> bool:
+        """Whether there is a forecast."""
+        return "rotation_forecast" in self.layers.values
+
+    def tokens(self, step: Array) -> Array | None:
+        """Tokens or samples seen at a step, where that is known."""
+        seen = self.logged.values.get("tokens")
+        if seen is not None and np.isfinite(seen).any():
+            there = np.isfinite(seen)
+            return np.interp(step, self.logged.step[there], seen[there])
+        each = self.meta.get("tokens_per_step")
+        return step * float(each) if isinstance(each, int | float) and math.isfinite(each) else None
+
+
+def gather(run: Run, name: str | None = None, *, numbers: int = NUMBERS, quick: bool = False) -> RunData:
+    """Read what a page shows.
+
+    Args:
+        run: the run.
+        name: what to call it; its directory's name if not given.
+        numbers: how many numbers of layers may be shown.
+        quick: leave out what takes long in a large run, forecasts and the diagnosis of its numbers.
+    """
+    known = sorted(run.tensors.values(), key=lambda t: (len(t.shape) < 2, natural(t.name)))
+    columns = set(run.columns)
+    tensors = [t for t in known if Column("norm", t.name) in columns or Column("rotation", t.name) in columns]
+    status = run.status
+    shown = sum(any(Column(q, t.name) in columns for t in tensors) for q in OF_LAYERS) + 6
+    points = int(np.clip(numbers / (max(1, len(tensors)) * shown), 60, 400))
+    start = run.started
+    layers, whole = _main(run, columns, tensors, points, start, forecast=not quick)
+    logged = _logged(run, columns, start)
+    last = max(layers.end, logged.end)
+    seconds = max((float(c.time[-1]) for c in (layers, logged) if len(c)), default=0.0)
+    return RunData(
+        name=name or run.path.resolve().name,
+        status=status,
+        meta=run.meta,
+        tensors=tensors,
+        findings=worst_first(run.findings if quick else diagnosed(run)),
+        layers=layers,
+        whole=whole,
+        logged=logged,
+        spectra=_spectra(run, columns, tensors, start),
+        last=last,
+        seconds=seconds,
+        since=start,
+    )
+
+
+def _main(
+    run: Run, columns: set[Column], tensors: Sequence[TensorInfo], points: int, start: float, *, forecast: bool
+) -> tuple[Curves, dict[str, Array]]:
+    wanted: dict[tuple[str, int], Column] = {}
+    for i, t in enumerate(tensors):
+        for q in OF_LAYERS:
+            wanted[q, i] = Column(q, t.name)
+        for q in ("norm", "rotation"):
+            for side, share in zip(("low", "high"), BAND, strict=True):
+                wanted[f"{q}_{side}", i] = Column(q, t.name, quantile=share)
+    found = {key: c for key, c in wanted.items() if c in columns}
+    groups = [c for c in columns if c.tensor is None and c.quantity.partition("/")[0] in OF_GROUPS]
+    everything = [*found.values(), *sorted(groups, key=str)]
+    if not everything or "main" not in run.kinds:
+        return Curves(np.empty(0), np.empty(0)), {}
+    table = thin(run.table(everything, kind="main", points=_fine(points, len(everything))), points)
+    at = {c: i for i, c in enumerate(table.columns)}
+    values: dict[str, Array] = {}
+    for q in dict.fromkeys(q for q, _ in found):
+        matrix = np.full((len(tensors), len(table)), np.nan, np.float32)
+        for i in range(len(tensors)):
+            if (q, i) in found:
+                matrix[i] = table.values[:, at[found[q, i]]]
+                if q.startswith("norm_"):  # of rows: as large as the whole if all rows were alike
+                    matrix[i] *= math.sqrt(tensors[i].shape[0] if tensors[i].shape else 1)
+        if np.isfinite(matrix).any():
+            values[q] = matrix
+    if forecast:
+        _add_forecast(run, tensors, table.steps.astype(np.float64), values)
+    whole = {c.quantity: table.values[:, at[c]] for c in groups}
+    return Curves(table.steps, table.times - start, values, end=_end(table)), whole
+
+
+def _add_forecast(run: Run, tensors: Sequence[TensorInfo], steps: Array, values: dict[str, Array]) -> None:
+    found = predicted(run, [t.name for t in tensors if len(t.shape) > 1], steps)
+    for q in ("norm", "rotation") if found else ():
+        matrix = np.full((len(tensors), len(steps)), np.nan, np.float32)
+        for i, t in enumerate(tensors):
+            if t.name in found:
+                matrix[i] = getattr(found[t.name], q)
+        values[f"{q}_forecast"] = matrix
+
+
+def _logged(run: Run, columns: set[Column], start: float, points: int = 800) -> Curves:
+    if "log" not in run.kinds:
+        mine = sorted((c for c in columns if c.tensor is None and c.quantity == "loss"), key=str)
+        kind = None
+    else:
+        mine, kind = None, "log"
+    if kind is None and not mine:
+        return Curves(np.empty(0), np.empty(0))
+    table = thin(run.table(mine, kind=kind, points=16 * points), points)
+    names = [c.quantity for c in table.columns]
+    order = sorted(range(len(names)), key=lambda i: (names[i] != "loss", i))[:12]
+    parts = ({names[i]: part[:, i] for i in order} for part in (table.values, table.low, table.high))
+    return Curves(table.steps, table.times - start, *parts, end=_end(table))
+
+
+def _spectra(run: Run, columns: set[Column], tensors: Sequence[TensorInfo], start: float, points: int = 120) -> Curves:
+    wanted = [(q, i, c) for i, t in enumerate(tensors) for q in OF_SPECTRA if (c := Column(q, t.name)) in columns]
+    if not wanted or "slow" not in run.kinds:
+        return Curves(np.empty(0), np.empty(0))
+    table = run.table([c for *_, c in wanted], kind="slow", points=_fine(points, len(wanted)))
+    points = int(np.clip(NUMBERS / (4 * len(tensors) * len(OF_SPECTRA)), 20, points))
+    table = thin(table, points)
+    values = {q: np.full((len(tensors), len(table)), np.nan, np.float32) for q in OF_SPECTRA}
+    for k, (q, i, _) in enumerate(wanted):
+        values[q][i] = table.values[:, k]
+    there = {q: v for q, v in values.items() if np.isfinite(v).any()}
+    return Curves(table.steps, table.times - start, there)
+
+
+def natural(name: str) -> list[tuple[int, int, str]]:
+    """How people order names: numbers by their size.
+
+    >>> sorted(["block.10", "block.9", "a"], key=natural)
+    ['a', 'block.9', 'block.10']
+    """
+    parts = re.split(r"(\d+)", name)
+    return [(0, int(p), "") if p.isdecimal() and len(p) < 12 else (1, 0, p) for p in parts]
+
+
+def _end(table: Table) -> int:
+    return int(table.last[-1]) if len(table) else 0
+
+
+def _fine(points: int, columns: int) -> int:
+    """How many points to ask the file for: the pyramid's levels are 16 or 4 times as coarse as the ones below."""
+    return max(points, min(16 * points, CELLS // max(1, columns)))
+
+
+def thin(table: Table, points: int) -> Table:
+    """Put neighbouring lines together until there are at most so many: means, extremes and counts of all."""
+    if len(table) <= points:
+        return table
+    starts = np.arange(0, len(table), math.ceil(len(table) / points))
+    count = np.add.reduceat(table.count, starts)
+    with np.errstate(all="ignore"):
+        total = np.add.reduceat(np.where(table.count > 0, table.values, 0) * table.count, starts)
+        values = np.where(count > 0, total / count, np.nan)
+    ends = np.append(starts[1:], len(table)) - 1
+    first, last = table.first[starts], table.last[ends]
+    return Table(
+        table.columns, (first + last) // 2, first, last, table.times[ends], values,
+        np.fmin.reduceat(table.low, starts), np.fmax.reduceat(table.high, starts), count, table.level,
+    )  # fmt: skip

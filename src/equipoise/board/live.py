@@ -1,0 +1,162 @@
+"""Documents of the live board: the same sections as in a file, refreshed while training writes."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from bokeh.document import Document
+from bokeh.models import ColumnDataSource
+
+from equipoise.board.compare_page import MOST, compare_section, compare_sources
+from equipoise.board.findings_view import as_json
+from equipoise.board.gather import NUMBERS, RunData, gather
+from equipoise.board.geometry_page import NOTHING, geometry_section, geometry_sources, triangles
+from equipoise.board.knobs import Knobs
+from equipoise.board.listing import Runs, signature
+from equipoise.board.page import Section, fill
+from equipoise.board.plan_page import live_sources, plan_section
+from equipoise.board.run_page import run_section, run_sources
+from equipoise.monitor.run import Run
+from equipoise.monitor.schema import RunError
+
+EVERY = 1000
+"""Milliseconds between looks at a run's file."""
+
+REST = 4.0
+"""After a refresh, this many times as long as it took passes before the next."""
+
+LIVE_NUMBERS = 2 * NUMBERS
+
+
+def run_document(runs: Runs, document: Document, arguments: dict[str, list[bytes]]) -> None:
+    """The page of one run."""
+    (name,) = _names(arguments, most=1)
+    path = runs.path(name)
+    run = Run.open(path)
+    document.on_session_destroyed(lambda context: run.close())
+    title = path.name if name == "." else name
+
+    def sources() -> dict[str, dict[str, Any]]:
+        data = gather(run, title, numbers=LIVE_NUMBERS)
+        found = {f"run-{k}": v for k, v in run_sources(data).items()}
+        return found | {f"geometry-{k}": v for k, v in geometry_sources(triangles(run)).items()}
+
+    # The page comes first, and what takes long with the first look.
+    data = gather(run, title, numbers=LIVE_NUMBERS, quick=True)
+    fill(document, title, [run_section(data, label="Run"), geometry_section(NOTHING)], live=True, home=True)
+    _follow(document, [path], sources, notes="run-notes")
+
+
+def compare_document(runs: Runs, document: Document, arguments: dict[str, list[bytes]]) -> None:
+    """The page of several runs."""
+    names = _names(arguments, most=MOST)
+    paths = [runs.path(n) for n in names]
+    opened = [Run.open(p) for p in paths]
+
+    def close(context: Any) -> None:
+        for run in opened:
+            run.close()
+
+    document.on_session_destroyed(close)
+
+    def read(*, quick: bool) -> list[RunData]:
+        share = LIVE_NUMBERS // len(names)
+        return [gather(r, n, numbers=share, quick=quick) for r, n in zip(opened, names, strict=True)]
+
+    def sources() -> dict[str, dict[str, Any]]:
+        return {f"compare-{k}": v for k, v in compare_sources(read(quick=False)).items()}
+
+    fill(document, "Compare", [compare_section(read(quick=True))], live=True, home=True)
+    _follow(document, paths, sources, notes="compare-notes")
+
+
+def plan_document(runs: Runs, document: Document, arguments: dict[str, list[bytes]]) -> None:
+    """The page of plans, whose knobs are turned in the browser and computed here."""
+    fill(document, "Plan", [plan_section(live_sources(Knobs()))], live=True, home=True)
+    control, notes, curves = (_source(document, f"plan-{n}") for n in ("control", "notes", "curves"))
+
+    def turned(attribute: str, old: Any, new: Any) -> None:
+        asked: dict[str, Any] = {}
+        try:
+            asked = json.loads(str(new["json"][0])[:10_000])
+            pinned = asked.get("pinned")
+            found = live_sources(Knobs.read(asked.get("knobs")), None if pinned is None else Knobs.read(pinned))
+            said = json.loads(found["notes"]["json"][0]) | {"count": asked.get("count")}
+            curves.data = found["curves"]
+        except (ValueError, TypeError, KeyError, AttributeError, MemoryError, OverflowError) as error:
+            count = asked.get("count") if isinstance(asked, dict) else None
+            said = json.loads(notes.data["json"][0]) | {"error": str(error) or "too large", "count": count}
+        notes.data = {"json": [as_json(said)]}
+
+    control.on_change("data", turned)
+
+
+PAGES: dict[str, Callable[[Runs, Document, dict[str, list[bytes]]], None]] = {
+    "/run": run_document,
+    "/compare": compare_document,
+    "/plan": plan_document,
+}
+
+
+def guarded(build: Callable[..., None], runs: Runs) -> Callable[[Document], None]:
+    """A page that says what is wrong instead of failing."""
+
+    def modify(document: Document) -> None:
+        request = getattr(document.session_context, "request", None)
+        arguments = dict(request.arguments) if request is not None else {}
+        try:
+            build(runs, document, arguments)
+        except Exception as error:  # a broken run has a page that says so, and the board goes on
+            for root in list(document.roots):
+                document.remove_root(root)
+            message = str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
+            label = ", ".join(a.decode("utf-8", "replace") for a in arguments.get("run", [])) or "This page"
+            fill(document, label, [Section("error", "error", label, {}, {"message": message})], live=True, home=True)
+
+    return modify
+
+
+def _names(arguments: dict[str, list[bytes]], most: int) -> list[str]:
+    names = [a.decode("utf-8", "replace") for a in arguments.get("run", [])]
+    if not 1 <= len(names) <= most:
+        raise RunError(f"run: must be given once{f' to {most} times' if most > 1 else ''}; go back to the list")
+    return list(dict.fromkeys(names))
+
+
+def _source(document: Document, name: str) -> Any:
+    found = document.get_model_by_name(name)
+    assert isinstance(found, ColumnDataSource), name
+    return found
+
+
+def _follow(
+    document: Document, paths: Sequence[Path], sources: Callable[[], dict[str, dict[str, Any]]], *, notes: str
+) -> None:
+    """Send the numbers again whenever a run's file has changed, and what went wrong if reading fails."""
+    state: dict[str, Any] = {"mark": None, "rest": 0.0, "alive": 0.0}
+    said = _source(document, notes)
+
+    async def look() -> None:
+        now = time.monotonic()
+        mark = [signature(p) for p in paths]
+        # A run that is killed writes nothing more: look at its state now and then all the same.
+        if now < state["rest"] or (mark == state["mark"] and now < state["alive"]):
+            return
+        state["mark"] = mark
+        try:
+            found = await asyncio.to_thread(sources)
+        except Exception as error:  # the file may be gone, or be written anew
+            plain = json.loads(said.data["json"][0])
+            said.data = {"json": [as_json(plain | {"error": str(error)})]}
+            found = {}
+        for name, data in found.items():
+            _source(document, name).data = data
+        took = time.monotonic() - now
+        state["rest"], state["alive"] = time.monotonic() + REST * took, time.monotonic() + 10.0
+
+    document.add_periodic_callback(look, EVERY)  # type: ignore[arg-type]  # coroutines are welcome

@@ -1,0 +1,156 @@
+"""The page of a run: how it is, what is odd, and what every layer does."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import numpy as np
+from bokeh.models import ColumnDataSource, MultiLine, Range1d
+
+from equipoise.board.findings_view import MOST, as_json, finding_dict, tensor_of
+from equipoise.board.gather import OF_GROUPS, OF_LAYERS, OF_SPECTRA, RunData
+from equipoise.board.heatmap import heatmap
+from equipoise.board.layers import axis_data, layers_data, lines_figure
+from equipoise.board.memory_view import memory_data, remembered
+from equipoise.board.page import Section
+from equipoise.board.words import count, duration, number, tally
+from equipoise.theory import Memory
+
+AGAINST = {"forecast": "the forecast", "layers": "the median layer", "own": "its own median"}
+"""What the heatmap can hold rotation against."""
+
+
+def run_section(data: RunData, key: str = "run", label: str | None = None) -> Section:
+    """A run as a section of a page.
+
+    Args:
+        data: what was read of the run.
+        key: of the section.
+        label: what its tab says.
+    """
+    sources = {n: ColumnDataSource(columns, name=f"{key}-{n}") for n, columns in run_sources(data).items()}
+    shared = Range1d(start=0, end=max(1, data.last), name=f"{key}-x")
+    common: dict[str, Any] = {"x_range": shared}
+    figures = {
+        "loss": _loss_figure(key, shared, list(sources.values())),
+        "schedule": lines_figure(key, "schedule", "learning rate", legend=True, **common),
+        "heat": heatmap(key, _matrices(data) or len(data.tensors), shared),
+        "norm": lines_figure(key, "norm", "‖w‖", dashed=True, band=True, **common),
+        "rotation": lines_figure(key, "rotation", "radian a step", dashed=True, band=True, **common),
+        "effective": lines_figure(key, "effective", "", **common),
+        "radial": lines_figure(key, "radial", "", **common),
+        "spectrum": lines_figure(key, "spectrum", "", **common),
+        "memory": lines_figure(key, "memory", "times an equal share", band=True, **common),
+    }
+    return Section("run", key, label or data.name, figures)
+
+
+def run_sources(data: RunData) -> dict[str, dict[str, Any]]:
+    """The numbers of the page; the server sends them again as they change."""
+    whole = {name: np.asarray(v, np.float32) for name, v in data.whole.items()}
+    logged = axis_data(data, data.logged)
+    for name, values in data.logged.values.items():
+        logged |= {f"v:{name}": np.asarray(values, np.float64)}
+        low, high = (np.asarray(part[name], np.float64) for part in (data.logged.low, data.logged.high))
+        if not np.array_equal(low, high, equal_nan=True):
+            logged |= {f"l:{name}": low, f"h:{name}": high}
+    spectra = {q: np.ascontiguousarray(v, np.float32) for q, v in data.spectra.values.items()}
+    found = remembered(data)
+    shares = memory_data(found)
+    if (tokens := data.tokens(np.asarray(shares["step"]))) is not None:
+        shares["tokens"] = tokens
+    shares["time"] = np.interp(shares["step"], *_clock(data))
+    return {
+        "notes": {"json": [as_json(notes(data, found))]},
+        "layers": layers_data(data),
+        "axis": axis_data(data, data.layers) | whole,
+        "logged": logged,
+        "spectra": spectra or {"none": []},
+        "spectra-axis": axis_data(data, data.spectra),
+        "remembered": shares,
+    }
+
+
+def notes(data: RunData, found: Memory | None) -> dict[str, Any]:
+    """All that the page says in words."""
+    return {
+        "name": data.name,
+        "status": data.status,
+        "sentence": sentence(data),
+        "tally": tally(data.findings) if data.findings else "",
+        "facts": facts(data, found),
+        "findings": [finding_dict(f, data) for f in data.findings[:MOST]],
+        "chosen": chosen(data),
+        "forecast": data.has_forecast,
+        "against": "layers" if any(f.code.startswith("layers-") for f in data.findings) else None,
+        "labels": OF_LAYERS | OF_SPECTRA | OF_GROUPS | AGAINST,
+    }
+
+
+def sentence(data: RunData) -> str:
+    """The state of the run in one sentence."""
+    took = duration(data.seconds)
+    loss = data.logged.values.get("loss")
+    finite = loss[np.isfinite(loss)] if loss is not None else []
+    level = f", loss {number(float(finite[-1]), 4)}" if len(finite) else ""
+    if not data.last:
+        return {
+            "running": "Training has begun, and no step has been measured yet.",
+            "empty": "Finished without a single measured step: was optimizer.step() called?",
+        }.get(data.status, "Crashed before a step was measured.")
+    if data.status == "running":
+        ago = max(0.0, time.time() - data.since - data.seconds)
+        seen = f", last heard of {duration(ago)} ago" if ago > 5 else ""
+        return f"Running: step {data.last:,} after {took}{level}{seen}."
+    if data.status == "crashed":
+        return f"Crashed at step {data.last:,}, after {took}{level}."
+    return f"Finished after {count(data.last, 'step')} in {took}{level}."
+
+
+def facts(data: RunData, found: Memory | None) -> list[list[str]]:
+    """What is good to know beside the plots: settings, sizes, memory."""
+    rows = [["optimizer", str(data.meta["optimizer"])]] if "optimizer" in data.meta else []
+    for name, said in (("lr", "peak lr"), ("weight_decay", "weight decay")):
+        groups = [v for k, v in sorted(data.whole.items()) if k.partition("/")[0] == name and np.isfinite(v).any()]
+        tops = dict.fromkeys(number(float(np.nanmax(v))) for v in groups)  # of groups, each value once
+        if tops:
+            rows.append([said, ", ".join(tops)])
+    if data.tensors:
+        rows.append(["tensors", f"{len(data.tensors):,}, {_matrices(data):,} of them matrices"])
+    if found is not None:
+        rows.append(["batches remembered", f"{number(found.effective_steps)} of {data.last:,}"])
+        rows.append(["initialisation left", f"{100 * found.init_share:.3g} %"])
+    known = {"optimizer", "lr", "weight_decay"}
+    plain = {k: v for k, v in data.meta.items() if k not in known and isinstance(v, str | int | float | bool)}
+    return rows + [[str(k), number(v) if isinstance(v, float) else str(v)] for k, v in list(plain.items())[:8]]
+
+
+def chosen(data: RunData, most: int = 3) -> list[str]:
+    """The layers to look at first: those that findings name, then the one that is most off, then a usual one."""
+    names = [n for f in data.findings if (n := tensor_of(f, data)) is not None]
+    matrices = [i for i, t in enumerate(data.tensors) if len(t.shape) > 1] or list(range(len(data.tensors)))
+    if matrices and len(data.layers):
+        ratio = np.abs(np.log2(np.clip(data.ratio[matrices], 1e-6, 1e6)))
+        late = ratio[:, ratio.shape[1] // 2 :]
+        off = np.array([np.median(r[np.isfinite(r)]) if np.isfinite(r).any() else 0.0 for r in late])
+        order = [data.tensors[matrices[i]].name for i in np.argsort(-off, kind="stable")]
+        names += [order[0], order[len(order) // 2], order[-1]]
+    return list(dict.fromkeys(names))[:most]
+
+
+def _clock(data: RunData) -> tuple[Any, Any]:
+    there = len(data.layers) > 0
+    return (data.layers.step, data.layers.time) if there else (np.zeros(1), np.zeros(1))
+
+
+def _matrices(data: RunData) -> int:
+    return sum(len(t.shape) > 1 for t in data.tensors)
+
+
+def _loss_figure(key: str, shared: Range1d, carried: list[Any]) -> Any:
+    fig = lines_figure(key, "loss", "loss", shared, band=True, tags=carried)
+    raw = ColumnDataSource({"xs": [], "ys": [], "name": [], "color": []}, name=f"{key}-loss-raw")
+    faint = MultiLine(xs="xs", ys="ys", line_color="color", line_width=1, line_alpha=0.3)
+    fig.add_glyph(raw, faint).level = "underlay"
+    return fig

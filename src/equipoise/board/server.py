@@ -1,0 +1,161 @@
+"""The live board: Bokeh's server, bound to this machine, for the runs of one directory."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import json
+import logging
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from bokeh.application import Application
+from bokeh.application.handlers import FunctionHandler
+from bokeh.server.server import BaseServer
+from bokeh.server.tornado import BokehTornado
+from tornado.httpserver import HTTPServer
+from tornado.httputil import HTTPHeaders, HTTPServerRequest
+from tornado.ioloop import IOLoop
+from tornado.netutil import bind_sockets
+from tornado.web import ErrorHandler, OutputTransform, RequestHandler
+
+from equipoise._version import __version__
+from equipoise.board.listing import Runs
+from equipoise.board.live import PAGES, guarded
+from equipoise.board.page import STATIC, templates
+from equipoise.board.style import css_variables
+
+HERE = ("127.0.0.1", "localhost", "[::1]")
+"""Names of this machine, from itself."""
+
+HEADERS = {
+    "Content-Security-Policy": "default-src 'self'; script-src 'self' 'unsafe-inline'; style-src 'self' 'unsafe-inline'"
+    "; img-src 'self' data: blob:; connect-src 'self' ws: wss:; frame-ancestors 'self'; form-action 'none'",
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Resource-Policy": "same-origin",
+}
+
+
+class _Headers(OutputTransform):
+    """Sets headers on every answer, Bokeh's own included."""
+
+    def transform_first_chunk(
+        self, status_code: int, headers: HTTPHeaders, chunk: bytes, finishing: bool
+    ) -> tuple[int, HTTPHeaders, bytes]:
+        for name, value in HEADERS.items():
+            headers[name] = value
+        return status_code, headers, chunk
+
+
+class _Guarded(BokehTornado):
+    """Answers who asks for it by a name that it knows: a foreign page that points its own name here gets nothing."""
+
+    hosts: frozenset[str] = frozenset()
+
+    def find_handler(self, request: HTTPServerRequest, **kwargs: Any) -> Any:
+        if request.host.lower() not in self.hosts:
+            return self.get_handler_delegate(request, ErrorHandler, {"status_code": 403})
+        return super().find_handler(request, **kwargs)
+
+
+class _List(RequestHandler):
+    """The page that lists runs."""
+
+    def get(self) -> None:
+        scripts = [(STATIC / f"{name}.js").read_text(encoding="utf-8") for name in ("core", "listing")]
+        css = css_variables() + (STATIC / "board.css").read_text(encoding="utf-8")
+        self.finish(templates().get_template("list.html").render(css=css, scripts=scripts, version=__version__))
+
+
+class _Table(RequestHandler):
+    """The runs as JSON."""
+
+    def initialize(self, runs: Runs) -> None:
+        self._runs = runs
+
+    async def get(self) -> None:
+        lines = await asyncio.to_thread(self._runs.table)
+        self.set_header("Cache-Control", "no-store")
+        self.finish(json.dumps({"runs": lines}))
+
+
+class Board:
+    """A running board; made by `serve`.
+
+    Attributes:
+        url: where it is.
+    """
+
+    def __init__(
+        self, runs: Runs, host: str, port: int, allow: Sequence[str], started: Callable[[Board], None] | None = None
+    ) -> None:
+        sockets = bind_sockets(port, host)
+        port = sockets[0].getsockname()[1]
+        names = [*HERE, f"[{host}]" if ":" in host else host, *allow]
+        hosts = {n.lower() if ":" in n.rpartition("]")[2] else f"{n.lower()}:{port}" for n in names}
+        apps = {p: Application(FunctionHandler(guarded(build, runs))) for p, build in PAGES.items()}
+        patterns: list[Any] = [(r"/?", _List), (r"/api/runs", _Table, {"runs": runs})]
+        tornado = _Guarded(
+            apps, extra_patterns=patterns, extra_websocket_origins=sorted(hosts), use_index=False,
+            websocket_max_message_size_bytes=1 << 20, unused_session_lifetime_milliseconds=15_000,
+        )  # fmt: skip
+        tornado.hosts = frozenset(hosts)
+        tornado.transforms.append(_Headers)
+        http = HTTPServer(tornado)
+        http.add_sockets(sockets)
+        self.loop = IOLoop.current()
+        self._server = BaseServer(self.loop, tornado, http)
+        shown = "localhost" if host in ("127.0.0.1", "::1", "0.0.0.0", "::") else host
+        self.url = f"http://{shown}:{port}/"
+        self._server.start()
+        if started is not None:
+            self.loop.add_callback(functools.partial(started, self))
+
+    def run(self) -> None:
+        """Answer until `stop`, or Ctrl-C."""
+        try:
+            self.loop.start()
+        finally:
+            self._server.unlisten()
+            self._server.stop(wait=False)
+
+    def stop(self) -> None:
+        """End `run`; may be called from another thread."""
+        self.loop.add_callback(self.loop.stop)
+
+
+def serve(
+    directory: str,
+    *,
+    port: int = 5006,
+    host: str = "127.0.0.1",
+    allow: Sequence[str] = (),
+    started: Callable[[Board], None] | None = None,
+) -> None:
+    """Serve the runs of a directory until Ctrl-C.
+
+    Args:
+        directory: where the runs are; nothing outside of it is served.
+        port: to listen on; 0 for any.
+        host: to listen on. Whoever reaches it can read every run of the directory.
+        allow: names beside `host` and this machine's own by which a browser may ask for it.
+        started: called with the board when it answers.
+
+    Raises:
+        ValueError: the directory or the port cannot be used.
+    """
+    runs = Runs(directory)
+    # Pages that were closed and names that were refused are no news to who trains in the same terminal.
+    for name in ("bokeh", "tornado.access"):
+        logging.getLogger(name).setLevel(logging.CRITICAL)
+    loop = asyncio.new_event_loop()
+    asyncio.set_event_loop(loop)
+    try:
+        board = Board(runs, host, port, allow, started)
+        board.run()
+    except (OSError, OverflowError) as error:
+        raise ValueError(f"port = {port} of {host}: cannot be listened on ({error}); give another --port") from None
+    finally:
+        asyncio.set_event_loop(None)
+        loop.close()

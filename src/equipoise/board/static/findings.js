@@ -1,0 +1,46 @@
+// Findings as cards: what is odd, its curve, what to do.
+"use strict";
+EQ.findings = (place, findings, show) => {
+  const text = JSON.stringify(findings);
+  if (place.dataset.shown === text) return; // a card that somebody has opened stays open
+  place.dataset.shown = text;
+  const word = { error: "error", warning: "warning", info: "note" };
+  const sign = { error: "✕", warning: "!", info: "i" };
+  if (!findings.length) {
+    place.replaceChildren(EQ.el("p", { class: "fine" }, EQ.el("span", { class: "sign ok", "aria-hidden": "true" }, "✓"), "Nothing odd was found."));
+    return;
+  }
+  place.replaceChildren(...findings.map((f) => {
+    const head = EQ.el("div", { class: "finding-head" },
+      EQ.el("span", { class: `sign ${f.severity in sign ? f.severity : "info"}`, "aria-hidden": "true" }, sign[f.severity] ?? "i"),
+      EQ.el("strong", {}, f.code), EQ.el("span", { class: "severity" }, word[f.severity] ?? f.severity));
+    const words = EQ.el("div", { class: "finding-words" }, head,
+      EQ.el("p", {}, EQ.el("span", { class: "where" }, f.where), f.evidence ? `: ${f.evidence}.` : ""),
+      EQ.el("p", { class: "advice" }, `→ ${f.advice}`),
+      EQ.el("p", { class: "source" }, `expected: ${f.expected} · ${f.source}`));
+    if (f.plot?.tensor && show) words.append(EQ.el("button", { type: "button", class: "quiet", onclick: () => show(f.plot.tensor) }, "Show in the plots"));
+    return EQ.el("article", { class: `card finding ${f.severity}` }, words, f.plot ? EQ.spark(f.plot) : null);
+  }));
+};
+
+// A small curve with its forecast, as SVG: light enough for forty of them.
+EQ.spark = (plot) => {
+  const NS = "http://www.w3.org/2000/svg", W = 240, H = 84, PAD = 4;
+  const svg = (tag, attributes) => {
+    const made = document.createElementNS(NS, tag);
+    for (const [k, v] of Object.entries(attributes)) made.setAttribute(k, v);
+    return made;
+  };
+  const values = [...plot.y, ...(plot.forecast ?? [])].filter((v) => v != null);
+  const low = Math.min(...values), high = Math.max(...values), first = plot.x[0], last = plot.x[plot.x.length - 1];
+  const logarithmic = low > 0 && high / low > 30;
+  const scale = (v) => (logarithmic ? Math.log(v) : v);
+  const x = (v) => PAD + ((W - 2 * PAD) * (v - first)) / (last - first || 1);
+  const y = (v) => H - PAD - ((H - 2 * PAD) * (scale(v) - scale(low))) / (scale(high) - scale(low) || 1);
+  const path = (ys) => ys.map((v, i) => (v == null ? "" : `${i && ys[i - 1] != null ? "L" : "M"}${x(plot.x[i]).toFixed(1)} ${y(v).toFixed(1)}`)).join("");
+  const said = `${plot.label}, from ${EQ.number(low, 3)} to ${EQ.number(high, 3)}${plot.forecast ? "; dashed: the forecast" : ""}`;
+  const drawn = svg("svg", { viewBox: `0 0 ${W} ${H}`, role: "img", "aria-label": said, preserveAspectRatio: "none" });
+  drawn.append(svg("path", { d: path(plot.y), class: "measured" }));
+  if (plot.forecast) drawn.append(svg("path", { d: path(plot.forecast), class: "forecast" }));
+  return EQ.el("div", { class: "spark" }, drawn, EQ.el("p", {}, said + (logarithmic ? " (log)" : "")));
+};

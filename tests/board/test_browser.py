@@ -1,0 +1,388 @@
+"""Pages in a browser: what people do with them, by mouse and keyboard, light and dark, and nothing in the console."""
+
+import shutil
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import made
+import pytest
+from serving import board
+
+import equipoise as eq
+from equipoise.board import report, write_plan
+from equipoise.board.files import frame, report_html
+
+BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed: no browser tests")
+pytestmark = pytest.mark.skipif(BROWSER is None, reason="there is no chromium here: no browser tests")
+
+
+@pytest.fixture(scope="module")
+def chromium() -> Iterator[Any]:
+    with playwright.sync_playwright() as engine:
+        browser = engine.chromium.launch(executable_path=BROWSER, args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+class Seen:
+    """A page, and all that went wrong on it."""
+
+    def __init__(self, browser: Any, width: int = 1280, scheme: str = "light", **options: Any) -> None:
+        self.context = browser.new_context(
+            viewport={"width": width, "height": 900}, color_scheme=scheme, accept_downloads=True, **options
+        )
+        self.page = self.context.new_page()
+        self.page.set_default_timeout(30_000)
+        self.wrong: list[str] = []
+        self.page.on("console", lambda m: self.wrong.append(m.text) if m.type in ("error", "warning") else None)
+        self.page.on("pageerror", lambda e: self.wrong.append(str(e)))
+        self.page.on("request", lambda r: self.asked.append(r.url))
+        self.asked: list[str] = []
+
+    def open(self, address: str) -> Any:
+        self.page.goto(address)
+        self.page.wait_for_selector("body[data-ready]", state="attached")
+        return self.page
+
+    def data(self, source: str) -> Any:
+        """The columns of a source, as plain lists."""
+        return self.page.evaluate(
+            "name => Object.fromEntries(Object.entries(EQ.model(name).data).map(([k, v]) =>"
+            " [k, Array.from(v, x => x && x.length !== undefined && typeof x !== 'string' ? Array.from(x) : x)]))",
+            source,
+        )
+
+
+@pytest.fixture
+def seen(chromium: Any) -> Iterator[Any]:
+    """Makes pages; at the end none of them may have complained."""
+    made_here: list[Seen] = []
+
+    def make(**options: Any) -> Seen:
+        made_here.append(Seen(chromium, **options))
+        return made_here[-1]
+
+    yield make
+    for one in made_here:
+        one.context.close()
+        assert not one.wrong
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("runs")
+    made.trained(root / "good", steps=60)
+    made.trained(root / "fault", steps=60, fault=100.0)
+    made.crashed(root / "crashed")
+    made.empty(root / "empty")
+    made.made(root / "evil", [made.EVIL, made.EVIL_TOO, "plain.weight"], rows=40)
+    return root
+
+
+@pytest.fixture(scope="module")
+def file(runs: Path) -> str:
+    return report([runs / "good"], runs / "good.html").as_uri()
+
+
+@pytest.fixture(scope="module")
+def live(runs: Path) -> Iterator[str]:
+    with board(runs) as address:
+        yield address
+
+
+def until(page: Any, condition: str, seconds: float = 30.0) -> None:
+    """Wait for a condition; by asking again, as the page's policy lets nobody evaluate text inside of it."""
+    end = time.monotonic() + seconds
+    while not page.evaluate(condition):
+        assert time.monotonic() < end, condition
+        time.sleep(0.05)
+
+
+def chips(page: Any) -> list[str]:
+    return [text.removesuffix("×").strip() for text in page.locator("[data-chips] .chip").all_inner_texts()]
+
+
+def click_row(page: Any, row: int, rows: int = 6) -> None:
+    """Click a row of the heatmap, where Bokeh has its frame."""
+    box = page.evaluate(
+        "() => { const v = [...Bokeh.index].find(v => v.model.name === 'run-heat');"
+        " const at = v.el.getBoundingClientRect(), f = v.frame.bbox;"
+        " v.el.scrollIntoView({block: 'center'}); const b = v.el.getBoundingClientRect();"
+        " return [b.left + f.left, b.top + f.top, f.width, f.height]; }"
+    )
+    page.mouse.click(box[0] + box[2] / 2, box[1] + box[3] * (row + 0.5) / rows)
+
+
+def test_a_file_opens_without_the_network(seen: Any, file: str) -> None:
+    s = seen(offline=True)
+    page = s.open(file)
+    assert page.locator(".sentence").first.inner_text().startswith("Finished after 60 steps")
+    assert len(s.data("run-loss-lines")["xs"]) == 1
+    assert s.asked == [file]
+
+
+def test_clicking_the_heatmap_chooses_layers(seen: Any, file: str) -> None:
+    s = seen()
+    page = s.open(file)
+    page.get_by_role("button", name="Clear").click()
+    assert chips(page) == []
+    click_row(page, 2)
+    page.wait_for_selector("[data-chips] .chip")
+    assert chips(page) == ["2.0.weight"]
+    page.wait_for_timeout(400)  # not a double click
+    click_row(page, 5)
+    until(page, "document.querySelectorAll('[data-chips] .chip').length === 2")
+    assert s.data("run-rotation-lines")["name"] == ["2.0.weight", "5.weight"]
+    assert "2.0.weight" in page.evaluate("decodeURIComponent(location.hash)")
+    page.wait_for_timeout(400)
+    click_row(page, 2)
+    until(page, "document.querySelectorAll('[data-chips] .chip').length === 1")
+    assert chips(page) == ["5.weight"]
+
+
+def test_layers_are_chosen_by_pattern_from_the_keyboard(seen: Any, file: str) -> None:
+    s = seen()
+    page = s.open(file)
+    page.get_by_role("button", name="Clear").click()
+    page.locator("[data-pattern]").focus()
+    page.keyboard.type("^[01].*weight$")
+    page.keyboard.press("Enter")
+    assert chips(page) == ["0.0.weight", "1.0.weight", "0.1.weight", "1.1.weight"]
+    page.locator("[data-pattern]").fill("no such")
+    page.keyboard.press("Enter")
+    assert page.locator("[data-said]").inner_text() == "No name matches."
+    page.locator(".chip").first.focus()
+    page.keyboard.press("Enter")
+    assert len(chips(page)) == 3
+
+
+def test_axes_smoothing_and_zoom(seen: Any, file: str) -> None:
+    s = seen()
+    page = s.open(file)
+    plain = s.data("run-loss-lines")
+    page.locator("[data-state=smooth]").fill("0.9")
+    smooth = s.data("run-loss-lines")
+    assert smooth["ys"] != plain["ys"]
+    assert s.data("run-loss-raw")["ys"] == plain["ys"], "what was measured stays, faint"
+    # The average by hand, corrected for its start.
+    total = weight = 0.0
+    for got, value in zip(smooth["ys"][0], plain["ys"][0], strict=True):
+        total, weight = 0.9 * total + 0.1 * value, 0.9 * weight + 0.1
+        assert got == pytest.approx(total / weight)
+    page.locator("[data-state=x]").select_option("tokens")
+    assert s.data("run-loss-lines")["xs"][0][:2] == [128, 256]
+    page.get_by_label("log y").check()
+    page.get_by_label("log x").check()
+    scales = page.evaluate("['x_scale', 'y_scale'].map(k => EQ.model('run-norm')[k].type)")
+    assert scales == ["LogScale", "LogScale"]
+    page.evaluate("EQ.model('run-x').setv({start: 1000, end: 2000})")
+    both = page.evaluate("['run-loss', 'run-heat', 'run-norm'].map(n => EQ.model(n).x_range.start)")
+    assert both == [1000, 1000, 1000], "plots zoom together"
+    page.get_by_role("button", name="Reset zoom").click()
+    assert page.evaluate("EQ.model('run-x').end") == 128 * 60
+    address = page.url
+    again = seen()
+    page = again.open(address)
+    assert again.data("run-loss-lines")["xs"] == s.data("run-loss-lines")["xs"], "a link shows what its sender saw"
+    assert page.evaluate("EQ.model('run-norm').y_scale.type") == "LogScale"
+
+
+def test_light_and_dark(seen: Any, file: str) -> None:
+    s = seen(scheme="dark")
+    page = s.open(file)
+
+    def look() -> list[str]:
+        return page.evaluate(
+            "[getComputedStyle(document.body).backgroundColor, EQ.model('run-heat-colors').palette[64]]"
+        )
+
+    dark, shot = look(), page.screenshot()
+    page.get_by_role("button", name="Switch between light and dark").click()
+    light = look()
+    assert dark[0] != light[0]
+    assert dark[1] != light[1], "the middle of the heatmap is that of the page"
+    page.wait_for_timeout(300)
+    assert page.screenshot() != shot
+    page.keyboard.press("t")
+    assert look() == dark
+
+
+def test_tabs_work_from_the_keyboard_and_show_the_triangle(seen: Any, file: str) -> None:
+    s = seen()
+    page = s.open(file)
+    page.get_by_role("tab", name="Run").focus()
+    page.keyboard.press("ArrowRight")
+    assert page.locator("#geometry").is_visible()
+    assert not page.locator("#run").is_visible()
+    words = page.locator("#geometry .sentence").inner_text()
+    assert words.startswith("Step 60 of ")
+    arrows = s.data("geometry-whole-arrows")
+    before, update, after = (list(zip(x, y, strict=True)) for x, y in zip(arrows["xs"], arrows["ys"], strict=True))
+    assert update[1] == after[1], "the update ends where the weights after the step do"
+    assert 0 < update[0][0] < before[1][0], "it begins where decay has left the weights"
+    page.locator("[data-step]").fill("0")
+    assert page.locator("#geometry .sentence").inner_text().startswith("Step 1 of ")
+    assert s.data("geometry-whole-arrows") != arrows
+
+
+def test_data_and_pictures_can_be_taken_along(seen: Any, file: str) -> None:
+    s = seen()
+    page = s.open(file)
+    with page.expect_download() as download:
+        page.get_by_role("button", name="Download data").click()
+    lines = Path(download.value.path()).read_text().splitlines()
+    assert lines[0] == "layer,quantity,step,value"
+    assert any(line.startswith(",loss,60,") for line in lines)
+    tools = page.evaluate("EQ.model('run-norm').toolbar.tools.map(t => t.type)")
+    assert {"SaveTool", "ResetTool", "HoverTool"} <= set(tools)
+
+
+def test_names_do_nothing(seen: Any, runs: Path, live: str) -> None:
+    for address in (report([runs / "evil"], runs / "evil.html").as_uri(), f"{live}/run?run=evil"):
+        page = seen().open(address)
+        page.locator("[data-pattern]").fill("s")
+        page.keyboard.press("Enter")
+        assert made.EVIL in chips(page)
+        assert made.EVIL_TOO in chips(page)
+        plot = page.locator("figure", has=page.locator("[data-norm-words]")).locator(".plot")
+        plot.scroll_into_view_if_needed()
+        box = plot.bounding_box()
+        for share in (0.3, 0.5, 0.7):  # the tooltips of lines
+            page.mouse.move(box["x"] + box["width"] * 0.5, box["y"] + box["height"] * share)
+            page.wait_for_timeout(60)
+        click_row(page, 0, rows=3)
+        page.get_by_role("tab", name="Geometry").click()
+        page.wait_for_timeout(200)
+        assert page.evaluate("window.hacked === undefined")
+        assert page.locator("img").count() == 0
+    page = seen().open(f"{live}/compare?run=evil&run=good")
+    assert page.evaluate("window.hacked === undefined")
+
+
+@pytest.mark.parametrize(("name", "says"), [("empty", "Finished without"), ("crashed", "Crashed at step 30")])
+def test_runs_that_did_not_go_well_look_right(seen: Any, live: str, name: str, says: str) -> None:
+    page = seen().open(f"{live}/run?run={name}")
+    assert page.locator(".sentence").first.inner_text().startswith(says)
+    assert page.locator("#run .pill").first.inner_text() == name
+    assert page.locator("#run .grid").first.is_visible() == (name == "crashed")
+
+
+def test_a_live_page_follows_training(seen: Any, tmp_path: Path) -> None:
+    growing = made.Growing(tmp_path / "now", ["a.weight", "b.weight"])
+    growing.grow(10)
+    with board(tmp_path) as address:
+        s = seen()
+        page = s.open(f"{address}/run?run=now")
+        assert page.locator(".sentence").first.inner_text().startswith("Running: step 10")
+        assert s.data("run-rotation-lines")["xs"][0][-1] == 10
+        growing.grow(15)
+        until(page, "document.querySelector('.sentence').textContent.startsWith('Running: step 25')")
+        until(page, "EQ.model('run-rotation-lines').data.xs[0].at(-1) === 25")
+        assert page.evaluate("EQ.model('run-x').end") == 25
+        growing.close("crashed")
+        until(page, "document.querySelector('.pill').textContent === 'crashed'")
+        s.page.close()  # before the board ends
+
+
+def test_the_list_is_searched_and_leads_to_runs(seen: Any, live: str) -> None:
+    s = seen()
+    page = s.open(f"{live}/")
+    page.wait_for_selector("[data-rows] tr")
+    until(page, "document.querySelectorAll('[data-rows] .pill').length === 5")
+    page.locator("[data-search]").fill("crash")
+    assert page.locator("[data-rows] tr").count() == 1
+    page.locator("[data-search]").fill("")
+    for name in ("good", "fault"):
+        page.get_by_label(f"compare {name}").check()
+    page.get_by_role("button", name="Compare 2").click()
+    page.wait_for_selector("body[data-ready]", state="attached")
+    assert s.data("compare-rotation-lines")["name"] == ["good", "fault"]
+
+
+def test_runs_are_compared(seen: Any, runs: Path) -> None:
+    path = report([runs / "good", runs / "fault", runs / "crashed"], runs / "three.html")
+    s = seen()
+    page = s.open(path.as_uri())
+    table = page.locator("[data-settings]").inner_text()
+    assert "peak lr" in table
+    assert "0.02, 2, 0.004" in table, "the fault shows among the settings"
+    assert page.locator("[data-state=layer]").input_value() == "2.0.weight", "the layer that differs most comes first"
+    page.locator("[data-runs] input").nth(2).uncheck()
+    assert s.data("compare-norm-lines")["name"] == ["good", "fault"]
+    page.locator("[data-state=x]").first.select_option("time")
+    assert s.data("compare-norm-lines")["xs"][0][-1] < 60
+    page.locator("[data-state=layout]").select_option("side")
+    assert page.locator("[data-run]").nth(0).is_visible()
+    assert not page.locator("[data-run]").nth(2).is_visible()
+    page.get_by_role("tab", name="fault").click()
+    assert page.locator("#run1 .sentence").inner_text().startswith("Finished")
+
+
+def test_a_slider_moves_the_plan(seen: Any, live: str) -> None:
+    s = seen()
+    page = s.open(f"{live}/plan")
+    before = s.data("plan-rotation-lines")["ys"][0]
+    page.locator("[data-knob=lr]").fill("-2")
+    until(page, "document.querySelector('[data-title]').textContent.includes('lr 0.01')")
+    assert s.data("plan-rotation-lines")["ys"][0] != before
+    expected = eq.plan(
+        optimizer="adamw", lr=0.01, weight_decay=0.1, betas=(0.9, 0.95), steps=20_000, schedule="cosine", warmup=500
+    )
+    assert expected.main.forecast is not None
+    assert s.data("plan-rotation-lines")["ys"][0][-1] == pytest.approx(expected.main.forecast.rotation[-1], rel=1e-5)
+    page.get_by_role("button", name="Pin this setting").click()
+    page.wait_for_selector(".key >> nth=1")
+    page.locator("[data-knob=optimizer]").select_option("lion")
+    until(page, "document.querySelector('[data-title]').textContent.startsWith('Lion')")
+    assert s.data("plan-rotation-lines")["name"] == ["this", "pinned"]
+    page.locator("[data-exact=warmup]").fill("30000")
+    page.keyboard.press("Enter")
+    page.wait_for_selector("[data-error]:not([hidden])")
+    assert "must be less than steps" in page.locator("[data-error]").inner_text()
+    page.locator("[data-exact=warmup]").fill("200")
+    page.keyboard.press("Enter")
+    page.wait_for_selector("[data-error]", state="hidden")
+    address, curves = page.url, s.data("plan-rotation-lines")
+    again = seen()
+    page = again.open(address)
+    until(page, "document.querySelectorAll('.key').length === 2")
+    assert again.data("plan-rotation-lines") == curves, "a link shows both settings"
+
+
+def test_a_plan_in_a_file_moves_too(seen: Any, tmp_path: Path) -> None:
+    plan = eq.plan(optimizer="adamw", lr=1e-3, weight_decay=0.1, steps=3000, schedule="cosine", warmup=100)
+    s = seen(permissions=["clipboard-read", "clipboard-write"])
+    page = s.open(write_plan(plan, tmp_path / "plan.html").as_uri())
+    before = s.data("plan-rms-lines")
+    page.get_by_role("button", name="Pin this setting").click()
+    page.locator("[data-knob=weight_decay]").press("ArrowRight")
+    value = float(page.locator("[data-exact=weight_decay]").input_value())
+    assert value > 0.1
+    moved = s.data("plan-rms-lines")
+    assert moved["ys"][1] == before["ys"][0]
+    assert moved["ys"][0] != before["ys"][0]
+    page.get_by_role("button", name="Copy as command").click()
+    copied = page.evaluate("navigator.clipboard.readText()")
+    assert f"--wd {value}" in copied
+
+
+def test_a_phone_shows_it_without_scrolling_sideways(seen: Any, file: str, live: str) -> None:
+    for address in (file, f"{file}#page=geometry", f"{live}/", f"{live}/plan", f"{live}/compare?run=good&run=fault"):
+        page = seen(width=390, has_touch=True, is_mobile=True).open(address)
+        page.wait_for_timeout(150)
+        assert page.evaluate("document.documentElement.scrollWidth") <= 391, address
+
+
+def test_a_notebook_shows_the_page(seen: Any, runs: Path, tmp_path: Path) -> None:
+    path = tmp_path / "notebook.html"
+    path.write_text(f"<!doctype html><body data-ready=1>{frame(report_html([runs / 'good']))}", encoding="utf-8")
+    s = seen()
+    page = s.open(path.as_uri())
+    inner = page.frame_locator("iframe")
+    inner.locator("body[data-ready]").wait_for(state="attached")
+    inner.get_by_role("button", name="Clear").click()
+    assert "None yet" in inner.locator("[data-chips]").inner_text()
+    inner.get_by_label("log y").check()

@@ -1,0 +1,142 @@
+"""What pages read of runs: the right numbers, few enough of them, whatever the run is like."""
+
+import itertools
+import math
+from pathlib import Path
+
+import made
+import numpy as np
+import pytest
+import torch
+
+import equipoise as eq
+from equipoise.board.gather import gather, thin
+from equipoise.board.geometry_page import triangles
+from equipoise.board.memory_view import remembered
+from equipoise.board.predict import Predicted
+from equipoise.monitor import Column, Layout, Run, RunWriter
+from equipoise.theory import memory
+
+
+def test_thinning_keeps_means_extremes_and_counts(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    values = rng.normal(size=(1003, 2)).astype(np.float32)
+    values[rng.random(values.shape) < 0.2] = np.nan
+    with RunWriter(tmp_path, layouts=[Layout((Column("a"), Column("b")))]) as writer:
+        for step, row in enumerate(values, start=1):
+            writer.append(step, row)
+    with Run.open(tmp_path) as run:
+        table = thin(run.table(kind="main"), 90)
+    assert 60 <= len(table) <= 90
+    for i in range(len(table)):
+        part = values[table.first[i] - 1 : table.last[i]]
+        np.testing.assert_allclose(table.values[i], np.nanmean(part, 0), rtol=1e-5, atol=1e-6)
+        np.testing.assert_array_equal(table.low[i], np.nanmin(part, 0))
+        np.testing.assert_array_equal(table.high[i], np.nanmax(part, 0))
+        np.testing.assert_array_equal(table.count[i], (~np.isnan(part)).sum(0))
+    assert table.first[0] == 1
+    assert table.last[-1] == 1003
+
+
+def test_a_trained_run_is_read_as_it_was_measured(tmp_path: Path) -> None:
+    made.trained(tmp_path, steps=40)
+    with Run.open(tmp_path) as run:
+        data = gather(run, "mine")
+        i = [t.name for t in data.tensors].index("3.0.weight")
+        np.testing.assert_array_equal(data.layers.values["rotation"][i], run.series("rotation", "3.0.weight").values)
+        low = run.series("norm", "3.0.weight", quantile=0.1).values
+        np.testing.assert_allclose(data.layers.values["norm_low"][i], low * math.sqrt(demo_width()), rtol=1e-6)
+        assert data.name == "mine"
+        assert data.last == 40
+        assert next(iter(data.logged.values)) == "loss"
+        tokens = data.tokens(np.array([10.0]))
+        assert tokens is not None
+        assert tokens.tolist() == [1280.0]
+        names = [t.name for t in data.tensors]
+        assert names.index("5.weight") < names.index("0.1.bias"), "matrices come first"
+        # Without a forecast a layer is held against its own median.
+        line, plain = data.layers.values["rotation"][i], gather(run, quick=True)
+        assert not plain.has_forecast
+        np.testing.assert_allclose(plain.ratio[i], line / np.median(line), rtol=1e-5)
+
+
+def demo_width() -> int:
+    import demo
+
+    return demo.WIDTH
+
+
+def test_a_forecast_is_used_where_there_is_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made.made(tmp_path, ["a", "b"], rows=50)
+
+    def half(run: Run, tensors: list[str], steps: np.ndarray) -> dict[str, Predicted]:
+        """Half of what was measured, for one tensor; nothing for the other."""
+        assert tensors == ["a", "b"]
+        return {"a": Predicted(np.ones(len(steps)), run.series("rotation", "a").values / 2)}
+
+    monkeypatch.setattr("equipoise.board.gather.predicted", half)
+    with Run.open(tmp_path) as run:
+        data = gather(run)
+    assert data.has_forecast
+    np.testing.assert_allclose(data.ratio[0], 2.0, rtol=1e-6)
+    assert np.isnan(data.ratio[1]).all()
+
+
+@pytest.mark.parametrize("make", [made.empty, made.crashed])
+def test_runs_that_did_not_go_well_are_read(tmp_path: Path, make) -> None:
+    make(tmp_path)
+    with Run.open(tmp_path) as run:
+        data = gather(run)
+    assert data.status in ("empty", "crashed")
+    assert data.last == (30 if data.status == "crashed" else 0)
+
+
+def test_many_layers_get_fewer_points_each(tmp_path: Path) -> None:
+    made.made(tmp_path, [f"layer{i}" for i in range(40)], rows=2000)
+    with Run.open(tmp_path) as run:
+        few, many = gather(run, numbers=20_000), gather(run, numbers=200_000)
+    size = sum(v.size for v in few.layers.values.values())
+    assert size <= 40 * 13 * 60, "the least is 60 points"
+    assert len(few.layers) < len(many.layers)
+    assert few.last == many.last == 2000
+
+
+def test_memory_is_that_of_the_steps_taken(tmp_path: Path) -> None:
+    made.made(tmp_path, ["a"], rows=300)
+    with Run.open(tmp_path) as run:
+        found = remembered(gather(run))
+    assert found is not None
+    kept = np.exp(-1e-4) * np.ones(300)
+    expected = memory(lr=np.full(300, 1e-3), weight_decay=0.1, kept=kept)
+    np.testing.assert_allclose(found.share, expected.share, rtol=1e-4)
+    assert found.init_share == pytest.approx(math.exp(-0.03), rel=1e-5)
+
+
+def test_triangles_are_those_of_the_weights(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    model = torch.nn.Linear(8, 5, bias=False)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.05, weight_decay=0.4)
+    weights = [model.weight.detach().double().clone()]
+    with eq.watch(model, optimizer, tmp_path, every=1):
+        for _ in range(6):
+            optimizer.zero_grad()
+            (model(torch.randn(16, 8)) - 1).square().mean().backward()
+            optimizer.step()
+            weights.append(model.weight.detach().double().clone())
+    with Run.open(tmp_path) as run:
+        found = triangles(run)
+    assert found["name"] == ["weight"]
+    assert found["steps"] == [1, 2, 3, 4, 5, 6]
+    for k, (old, new) in enumerate(itertools.pairwise(weights)):
+        length = float(old.norm())
+        along = float((new - old).flatten() @ old.flatten()) / length
+        across = float((new - old - along * old / length).norm())
+        at = {q: float(v[0, k]) for q, v in found["values"].items()}
+        assert at["before"] == pytest.approx(length, rel=1e-5)
+        assert at["after"] == pytest.approx(float(new.norm()), rel=1e-5)
+        assert at["along"] == pytest.approx(along, rel=1e-4, abs=1e-6)
+        assert at["across"] == pytest.approx(across, rel=1e-4)
+        assert at["decay"] == pytest.approx(0.05 * 0.4 * length, rel=1e-5)
+        assert math.atan2(across, length + along) == pytest.approx(
+            math.atan2(at["across"], at["before"] + at["along"]), rel=1e-4
+        )

@@ -1,0 +1,281 @@
+"""The live board serves the runs of its directory, to who may see them, and nothing else."""
+
+import asyncio
+import hashlib
+import inspect
+import json
+import socket
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import made
+import numpy as np
+import pytest
+from bokeh.document import Document
+from serving import board, command
+from tornado.httpclient import HTTPClientError, HTTPRequest
+from tornado.websocket import websocket_connect
+
+from equipoise.board.listing import Runs, describe
+from equipoise.board.live import plan_document, run_document
+from equipoise.board.server import HERE, serve
+from equipoise.monitor import RunError
+
+OUTSIDE = "outside"
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    top = tmp_path_factory.mktemp("top")
+    made.made(top / OUTSIDE, ["secret.weight"], rows=5)
+    runs = top / "runs"
+    made.made(runs / "group" / "good", ["a.weight", made.EVIL], rows=20)
+    made.empty(runs / "empty")
+    (runs / "broken").mkdir()
+    (runs / "broken" / "run.sqlite").write_bytes(b"<script>junk</script>" * 50)
+    (runs / "link").symlink_to(top / OUTSIDE)
+    (runs / "linked-file").mkdir()
+    (runs / "linked-file" / "run.sqlite").symlink_to(top / OUTSIDE / "run.sqlite")
+    (runs / "inner-link").symlink_to(runs / "group" / "good")
+    return runs
+
+
+@pytest.fixture(scope="module")
+def url(root: Path) -> Iterator[str]:
+    with board(root) as address:
+        yield address
+
+
+def ask(address: str, **headers: str) -> tuple[int, str]:
+    try:
+        with urllib.request.urlopen(urllib.request.Request(address, headers=headers), timeout=30) as answer:
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, error.read().decode()
+
+
+def built(root: Path, run: str) -> Document:
+    """The document of a run's page."""
+    document = Document()
+    run_document(Runs(root), document, {"run": [run.encode()]})
+    return document
+
+
+def column(document: Document, source: str, name: str) -> Any:
+    found: Any = document.get_model_by_name(source)
+    return found.data[name]
+
+
+def said(document: Document) -> Any:
+    return json.loads(column(document, "run-notes", "json")[0])
+
+
+def end(document: Document) -> None:
+    """As the server does when a page is closed."""
+    for callback in document.session_destroyed_callbacks:
+        callback(document.session_context)  # type: ignore[arg-type]
+
+
+def look(document: Document) -> None:
+    """What the server does every second."""
+    (periodic,) = document.session_callbacks
+    asyncio.run(periodic.callback())  # type: ignore[arg-type]
+
+
+def test_runs_are_listed_and_links_that_lead_out_are_not(root: Path) -> None:
+    assert Runs(root).names() == ["broken", "empty", "group/good"]
+
+
+def test_the_list_says_how_each_run_is(url: str) -> None:
+    status, text = ask(f"{url}/api/runs")
+    assert status == 200
+    lines = {line["name"]: line for line in json.loads(text)["runs"]}
+    assert lines["group/good"]["status"] == "finished"
+    assert lines["group/good"]["steps"] == 20
+    assert lines["empty"]["status"] == "empty"
+    assert lines["broken"]["status"] == "broken"
+    assert "damaged" in lines["broken"]["error"]
+
+
+def test_a_slow_list_names_all_and_fills_in_later(root: Path) -> None:
+    runs = Runs(root)
+    first = runs.table(seconds=0.0)
+    assert [line["name"] for line in first] == runs.names()
+    assert sum("status" in line for line in first) == 1
+    assert all("status" in line for line in runs.table(seconds=30.0))
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "../outside", "..", "/etc", "group/../../outside", "link", "linked-file", "%2e%2e/outside", "..\\outside",
+        "nothing", "", "group", "a\0b", "x" * 5000,
+    ],
+)  # fmt: skip
+def test_nothing_outside_of_the_directory_is_opened(root: Path, url: str, name: str) -> None:
+    with pytest.raises(RunError, match="no such run"):
+        Runs(root).path(name)
+    if "\0" not in name:
+        status, text = ask(f"{url}/run?run={urllib.parse.quote(name)}")
+        assert status == 200
+        assert "no such run" in text
+        assert "secret.weight" not in text
+
+
+def test_a_link_within_the_directory_may_be_followed(root: Path) -> None:
+    assert Runs(root).path("inner-link") == (root / "group" / "good").resolve()
+
+
+def test_a_run_is_sent_to_its_page(root: Path) -> None:
+    document = built(root, "group/good")
+    assert said(document)["status"] == "finished"
+    assert said(document)["name"] == "group/good"
+    end(document)
+
+
+def test_a_broken_run_says_so_and_the_board_goes_on(url: str) -> None:
+    status, text = ask(f"{url}/run?run=broken")
+    assert status == 200
+    assert "nothing can be read" in text
+    assert "<script>junk" not in text
+    assert ask(f"{url}/run?run=group/good")[0] == 200
+    assert ask(f"{url}/compare?run=broken&run=empty")[0] == 200
+    assert "must be given once" in ask(f"{url}/run")[1]
+
+
+def test_other_names_of_this_machine_are_refused(url: str) -> None:
+    port = url.rpartition(":")[2]
+    for path in ("/", "/api/runs", "/run?run=empty", "/static/js/bokeh.min.js"):
+        assert ask(url + path, Host=f"evil.example:{port}")[0] == 403
+    for name in HERE:
+        assert ask(f"{url}/api/runs", Host=f"{name}:{port}")[0] == 200
+
+
+def test_every_answer_forbids_foreign_scripts(url: str) -> None:
+    for path in ("/", "/api/runs", "/run?run=empty", "/static/js/bokeh.min.js", "/nothing"):
+        try:
+            headers = urllib.request.urlopen(url + path, timeout=30).headers
+        except urllib.error.HTTPError as error:
+            headers = error.headers
+            error.close()
+        policy = headers["Content-Security-Policy"]
+        assert "default-src 'self'" in policy, path
+        assert "unsafe-eval" not in policy
+        assert "Access-Control-Allow-Origin" not in headers
+
+
+@pytest.mark.parametrize(("origin", "welcome"), [("http://evil.example", False), ("null", False), (None, True)])
+def test_websockets_of_foreign_pages_are_refused(url: str, origin: str | None, welcome: bool) -> None:
+    page = ask(f"{url}/run?run=empty")[1]
+    token = page.partition('"token":"')[2].partition('"')[0]
+    address = url.replace("http", "ws") + "/run/ws"
+
+    async def connect() -> None:
+        headers = {"Origin": origin or url}
+        request = HTTPRequest(address, headers=headers, request_timeout=20)
+        opened = await websocket_connect(request, subprotocols=["bokeh", token])
+        assert (await opened.read_message()) is not None
+        opened.close()
+
+    if welcome:
+        asyncio.run(connect())
+    else:
+        with pytest.raises(HTTPClientError, match="403"):
+            asyncio.run(connect())
+
+
+def test_files_are_only_read(root: Path) -> None:
+    run = root / "group" / "good"
+    before = {p.name: hashlib.sha256(p.read_bytes()).hexdigest() for p in run.iterdir()}
+    end(built(root, "group/good"))
+    describe(run)
+    after = {p.name: hashlib.sha256(p.read_bytes()).hexdigest() for p in run.iterdir()}
+    assert {k: v for k, v in after.items() if k in before} == before
+    assert set(after) - set(before) <= {"run.sqlite-wal", "run.sqlite-shm"}
+
+
+def test_a_live_page_gets_new_rows(tmp_path: Path) -> None:
+    growing = made.Growing(tmp_path / "live", ["a.weight"])
+    growing.grow(5)
+    document = built(tmp_path, "live")
+    assert column(document, "run-axis", "step").tolist() == [1, 2, 3, 4, 5]
+    assert said(document)["status"] == "running"
+    growing.grow(7)
+    look(document)
+    assert column(document, "run-axis", "step").tolist() == list(range(1, 13))
+    assert column(document, "run-layers", "norm").shape == (1, 12)
+    assert "step 12" in said(document)["sentence"]
+    growing.close()
+    end(document)
+
+
+def test_a_run_that_goes_wrong_while_it_is_shown_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    growing = made.Growing(tmp_path / "live", ["a.weight"])
+    growing.grow(5)
+    document = built(tmp_path, "live")
+    growing.grow(1)
+
+    def fail(*_: Any, **__: Any) -> None:
+        raise OSError("the disk is gone")
+
+    monkeypatch.setattr("equipoise.board.live.gather", fail)
+    look(document)
+    assert said(document)["error"] == "the disk is gone"
+    assert said(document)["status"] == "running", "the rest stays as it was"
+    growing.close()
+    end(document)
+
+
+def test_knobs_are_computed_and_nonsense_is_answered() -> None:
+    document = Document()
+    plan_document(Runs(Path(__file__).parent), document, {})
+
+    def turn(text: str) -> Any:
+        control: Any = document.get_model_by_name("plan-control")
+        control.data = {"json": [text]}
+        return json.loads(column(document, "plan-notes", "json")[0])
+
+    before = column(document, "plan-curves", "rotation").copy()
+    answer = turn(
+        json.dumps(
+            {"knobs": {"lr": 0.01, "steps": 900, "warmup": 9}, "pinned": {"steps": 800, "warmup": 1}, "count": 3}
+        )
+    )
+    assert answer["count"] == 3
+    assert "error" not in answer
+    assert len(answer["rows"]) == 2
+    assert not np.array_equal(column(document, "plan-curves", "rotation")[0], before[0])
+    for nonsense in (
+        "",
+        "[",
+        "[]",
+        "3",
+        '{"knobs": {"lr": -1}}',
+        '{"knobs": {"__class__": 1}}',
+        '{"knobs": 7, "count": 4}',
+    ):
+        assert turn(nonsense)["error"], nonsense
+
+
+def test_what_cannot_be_served_is_said(tmp_path: Path, url: str) -> None:
+    with pytest.raises(ValueError, match="must be a directory"):
+        serve(str(tmp_path / "nothing"))
+    taken = command("board", str(tmp_path), "--port", url.rpartition(":")[2])
+    out, _ = taken.communicate(timeout=60)
+    assert taken.returncode == 2
+    assert "give another --port" in out
+
+
+def test_it_listens_on_this_machine_alone(url: str) -> None:
+    port = int(url.rpartition(":")[2])
+    elsewhere = {info[4][0] for info in socket.getaddrinfo(socket.gethostname(), None, socket.AF_INET)} - {"127.0.0.1"}
+    for address in elsewhere:
+        if not str(address).startswith("127."):
+            with socket.socket() as tried:
+                assert tried.connect_ex((address, port)) != 0
+    assert inspect.signature(serve).parameters["host"].default == "127.0.0.1"
