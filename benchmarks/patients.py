@@ -242,7 +242,7 @@ def named(finding: Finding, fault: str, layer: str) -> bool:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seeds", type=int, nargs="+", default=[10, 11, 12], help="seeds of the patients")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[20, 21, 22], help="seeds of the patients")
     parser.add_argument("--only", default="", help="only cases with this in their name")
     parser.add_argument("--write", action="store_true", help="put the table into docs/diagnosis.md")
     arguments = parser.parse_args()
