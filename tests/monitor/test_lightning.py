@@ -108,5 +108,9 @@ def test_one_of_several_optimizers(tmp_path: Path) -> None:
     with eq.Run.open(tmp_path / "a") as run:
         assert "net.0.weight" not in run.tensors
         assert len(run.series("rotation", "net.3.weight")) == 3, "Lightning counts the steps of both"
+    fit(tmp_path, 6, Module(2), WatchCallback(tmp_path / "all", every=1, strict=True))
+    with eq.Run.open(tmp_path / "all") as run:
+        for name in ("net.0.weight", "net.3.weight"):
+            assert len(run.series("rotation", name)) == 3
     with pytest.raises(ValueError, match="optimizer = 2: the module has 2"):
         fit(tmp_path, 6, Module(2), WatchCallback(tmp_path / "b", optimizer=2))

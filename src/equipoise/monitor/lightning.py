@@ -23,13 +23,13 @@ class WatchCallback(pl.Callback):
 
     Args:
         path: directory of the run; `equipoise` in the Trainer's `default_root_dir` if not given.
-        optimizer: which one to watch, where the module has several.
+        optimizer: number of the one to watch, where the module has several. Default: all, as one run.
         options: as for `eq.watch`.
     """
 
-    def __init__(self, path: str | os.PathLike[str] | None = None, *, optimizer: int = 0, **options: Any) -> None:
+    def __init__(self, path: str | os.PathLike[str] | None = None, *, optimizer: int | None = None, **options: Any) -> None:
         self._path, self._options = path, options
-        self._which = _check.whole("optimizer", optimizer)
+        self._which = None if optimizer is None else _check.whole("optimizer", optimizer)
         self.watch: Watch | None = None
         """The watch of the last fit, once that has begun."""
 
@@ -37,10 +37,13 @@ class WatchCallback(pl.Callback):
         """Attach."""
         self._close("crashed")
         path = os.path.join(trainer.default_root_dir, "equipoise") if self._path is None else self._path
-        if self._which >= len(trainer.optimizers):
-            raise ValueError(f"optimizer = {self._which}: the module has {len(trainer.optimizers)}, counted from 0")
+        given: Any = list(trainer.optimizers)
+        if self._which is not None:
+            if self._which >= len(given):
+                raise ValueError(f"optimizer = {self._which}: the module has {len(given)}, counted from 0")
+            given = given[self._which]
         options: dict[str, Any] = {"resume": trainer.global_step} if trainer.global_step else {}
-        self.watch = watch(pl_module, trainer.optimizers[self._which], path, **(options | self._options))
+        self.watch = watch(pl_module, given, path, **(options | self._options))
 
     def on_train_batch_start(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: Any, batch_idx: int
