@@ -41,6 +41,7 @@ evidence: $(READY)  ## the long experiments, and the tables of the docs
 	$(BIN)/pytest -m evidence
 	$(BIN)/python benchmarks/theory_table.py --write
 	$(BIN)/python benchmarks/polar_table.py --write
+	$(BIN)/python benchmarks/patients.py --write
 
 bench: $(READY)  ## speed, as ratios against peers measured in the same run
 	for name in $(BENCHMARKS); do $(BIN)/python benchmarks/$$name.py || exit 1; done
