@@ -13,8 +13,8 @@ import equipoise as eq
 from equipoise.board.gather import gather, thin
 from equipoise.board.geometry_page import triangles
 from equipoise.board.memory_view import remembered
-from equipoise.board.predict import Predicted
 from equipoise.monitor import Column, Layout, Run, RunWriter
+from equipoise.monitor.attribute import Predicted
 from equipoise.theory import memory
 
 
