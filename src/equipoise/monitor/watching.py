@@ -274,7 +274,7 @@ class Watch:
         self._cadence.beside(self._writer.seconds)
         self._writer.append(arrived.number, self._faults.later(lambda: arrived.row))
         self._sending.hold(arrived)
-        self._reviewing.measured(self._cadence.trained)
+        self._reviewing.measured(self._cadence.trained, len(arrived.frame.tensors))
         found, seconds = self._reviewing.take()
         self._say(found)
         self._cadence.also(seconds)
