@@ -36,8 +36,9 @@ def check_finite(e: Evidence) -> Iterator[Finding]:
         name = e.names[i]
         series = e.run.series("grad_norm", name, kind="main")
         bad = series.steps[np.isposinf(series.values)]
-        skipped = e.run.series("skipped", kind="main")
-        bad = np.setdiff1d(bad, skipped.steps[skipped.values > 0])  # a scaler's own way to find its scale
+        if Column("skipped") in e.run.columns:
+            skipped = e.run.series("skipped", kind="main")
+            bad = np.setdiff1d(bad, skipped.steps[skipped.values > 0])  # a scaler's own way to find its scale
         if len(bad):
             step = int(bad[0])
             if first is None or step < first[0]:
