@@ -72,7 +72,7 @@ def test_a_forecast_is_used_where_there_is_one(tmp_path: Path, monkeypatch: pyte
     def half(run: Run, tensors: list[str], steps: np.ndarray) -> dict[str, Predicted]:
         """Half of what was measured, for one tensor; nothing for the other."""
         assert tensors == ["a", "b"]
-        return {"a": Predicted(np.ones(len(steps)), run.series("rotation", "a").values / 2)}
+        return {"a": Predicted(np.ones(len(steps)), run.series("rotation", "a").values / 2, np.ones(len(steps)))}
 
     monkeypatch.setattr("equipoise.board.gather.predicted", half)
     with Run.open(tmp_path) as run:

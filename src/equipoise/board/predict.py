@@ -30,7 +30,7 @@ def predicted(run: Run, tensors: Sequence[str], steps: Array, points: int = 200)
         at = np.asarray(one.steps, np.float64)
         here = [
             np.interp(steps, at, np.asarray(values, np.float64), left=np.nan, right=np.nan)
-            for values in (one.plain.norm, one.plain.rotation)
+            for values in (one.plain.norm, one.plain.rotation, one.plain.update)
         ]
         if np.isfinite(here[0]).any() or np.isfinite(here[1]).any():
             found[one.tensor] = Predicted(*here)
