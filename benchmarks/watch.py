@@ -10,6 +10,7 @@ optimizer step over what it allocates in one that is not, as a multiple of the w
 
 from __future__ import annotations
 
+import random
 import statistics
 import tempfile
 import time
@@ -104,23 +105,33 @@ def ratios(make: Callable[[], tuple[nn.Module, torch.optim.Optimizer, Callable[[
             seen = eq.watch(model, optimizer, Path(folder, name), **options)
             watches.append(seen)
             jobs[name] = lambda step=step, seen=seen: seen.log(loss=step())
-        wall, cpu = both_medians(jobs, rounds)
+        wall, cpu = both_ratios(jobs, rounds)
         for name in WAYS:
-            ratio, work = (t[name] / t["not watched"] for t in (wall, cpu))
-            print(f"  {name}: {ratio:.3f}; by the process's CPU time {work:.3f}")
+            print(f"  {name}: {wall[name]:.3f}; by the process's CPU time {cpu[name]:.3f}")
         for seen in watches:
             seen.close()
 
 
-def both_medians(jobs: dict[str, Callable[[], object]], rounds: int) -> tuple[dict[str, float], dict[str, float]]:
-    """Median seconds of each job by the clock, and of CPU time, all threads together; the jobs interleaved."""
+def both_ratios(jobs: dict[str, Callable[[], object]], rounds: int) -> tuple[dict[str, float], dict[str, float]]:
+    """How much longer each job takes than the first, by the clock and by CPU time, all threads together.
+
+    The jobs are interleaved, in an order that changes from round to round, as what a job leaves in the caches is paid
+    for by the next one. The median of the rounds' own ratios is taken: a machine that slows down slows whole rounds.
+    """
     times: dict[str, list[tuple[float, float]]] = {name: [] for name in jobs}
+    order = list(jobs)
+    shuffle = random.Random(0).shuffle
     for _ in range(rounds + 2):
-        for name, job in jobs.items():
+        shuffle(order)
+        for name in order:
             start, work = time.perf_counter(), time.process_time()
-            job()
+            jobs[name]()
             times[name].append((time.perf_counter() - start, time.process_time() - work))
-    wall, cpu = ({n: statistics.median(t[i] for t in ts[2:]) for n, ts in times.items()} for i in (0, 1))
+    base, *others = times
+    wall, cpu = (
+        {n: statistics.median(t[i] / b[i] for t, b in zip(times[n][2:], times[base][2:], strict=True)) for n in others}
+        for i in (0, 1)
+    )
     return wall, cpu
 
 
@@ -176,7 +187,7 @@ def allocated(job: Callable[[], object]) -> NDArray[np.int64]:
 
 
 def main() -> None:
-    for title, make, rounds, steps in (("GPT, 5 M weights", gpt_loop, 41, 200), ("200 tensors", mlp_loop, 150, 800)):
+    for title, make, rounds, steps in (("GPT, 5 M weights", gpt_loop, 80, 200), ("200 tensors", mlp_loop, 300, 800)):
         model = make()[0]
         print(f"{title}: {sum(p.numel() for p in model.parameters()):,} weights; time with watching / without")
         ratios(make, rounds)

@@ -140,6 +140,29 @@ def test_hyperparameters_and_memory_of_each_group(tmp_path: Path) -> None:
         assert run.tensors["2.weight"].group == 1
 
 
+def test_steps_between_measured_ones_are_all_counted(tmp_path: Path) -> None:
+    """They are taken in many at a time: schedules, groups that come, and tensors changed in place must not be lost."""
+    model = network()
+    named = list(model.parameters())
+    optimizer = torch.optim.AdamW(named[:2], lr=torch.tensor(0.1), weight_decay=0.5)
+    rates = [0.1 * 0.99**i for i in range(200)]
+    with eq.watch(model, optimizer, tmp_path, every=1000, strict=True) as watch:
+        for step, lr in enumerate(rates, 1):
+            optimizer.param_groups[0]["lr"].fill_(lr)
+            if step == 71:
+                optimizer.add_param_group({"params": named[2:], "lr": 0.01, "weight_decay": 0.0})
+            train(model, optimizer, 1, first=step)
+            assert watch.step == step
+        assert watch.share > 0.0
+        assert watch._measuring._memories[1].effective_steps == pytest.approx(130.0)
+        right = eq.theory.memory(lr=np.array(rates, np.float32).astype(float), weight_decay=0.5)
+        assert watch._measuring._memories[0].effective_steps == pytest.approx(right.effective_steps)
+    with eq.Run.open(tmp_path) as run:
+        lr = run.series("lr_knot/0")
+        found = np.interp(np.arange(1, 201), lr.steps, lr.values)
+        assert found == pytest.approx(rates, rel=1e-3)
+
+
 def test_accumulation_and_clipping_are_seen_as_the_optimizer_sees_them(tmp_path: Path) -> None:
     model = network()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)

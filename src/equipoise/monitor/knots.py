@@ -47,10 +47,10 @@ class Knots:
             return
         if step != self._step:
             self._end_step()
-            self._step = step
         if total != self._now.shape[1]:
             self.flush()
             self._begin(total)
+        self._step = step
         for i, group in enumerate(groups, first):
             self._now[0, i], self._now[1, i] = group.lr, group.weight_decay
 
