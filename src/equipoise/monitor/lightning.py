@@ -27,7 +27,9 @@ class WatchCallback(pl.Callback):
         options: as for `eq.watch`.
     """
 
-    def __init__(self, path: str | os.PathLike[str] | None = None, *, optimizer: int | None = None, **options: Any) -> None:
+    def __init__(
+        self, path: str | os.PathLike[str] | None = None, *, optimizer: int | None = None, **options: Any
+    ) -> None:
         self._path, self._options = path, options
         self._which = None if optimizer is None else _check.whole("optimizer", optimizer)
         self.watch: Watch | None = None
