@@ -1,4 +1,4 @@
-"""Models: the papers' sizes, outputs of the right shape, what they must not see, and scale invariance where norms give it."""
+"""Models: the papers' sizes, outputs of the right shape, what they must not see, and scale invariance by norms."""
 
 import pytest
 import torch
@@ -19,7 +19,7 @@ def tokens(length: int = 16, vocabulary: int = 50) -> Data:
 
 @pytest.mark.parametrize(
     ("size", "side", "classes", "parameters"),
-    # 0.27 M is He et al.'s Table 6 (269,722; their shortcuts have no weights, ours 2,752); the others are torchvision's.
+    # He et al. Table 6: 0.27 M (269,722; their shortcuts have no weights, ours 2,752); the others are torchvision's.
     [("resnet-20", 32, 10, 272_474), ("resnet-18", 224, 1000, 11_689_512), ("resnet-50", 224, 1000, 25_557_032)],
 )
 def test_resnets_have_the_size_of_the_papers(size: str, side: int, classes: int, parameters: int) -> None:

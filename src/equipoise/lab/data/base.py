@@ -22,7 +22,7 @@ Batches = Callable[[int], Batch]
 """Step (1, 2, …) → batch."""
 
 TASKS = ("classes", "pairs", "regression", "tokens", "walk")
-"""What is to be learnt: a class; a sequence from a sequence; numbers; the next token; nothing, the walk being random."""
+"""What is to be learnt: a class; a sequence from another; numbers; the next token; nothing, as in a random walk."""
 
 
 def seeded(*parts: int | str) -> torch.Generator:
@@ -103,7 +103,7 @@ class Split(Source):
         content = hashlib.sha256()
         for part in (self.x, self.y):
             content.update(f"{part.dtype}{tuple(part.shape)}".encode())
-            content.update(memoryview(part.detach().cpu().contiguous().numpy()).cast("B"))
+            content.update(part.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes())
         return content.digest()
 
 

@@ -60,7 +60,7 @@ def _features(
     Z = torch.randn(N + _check.whole("tests", tests, low=1), d, generator=g, dtype=torch.float64)
     if condition is not None:
         _check.number("condition", condition, low=1)
-        if N < d:
+        if d > N:
             raise ValueError(f"samples = {N}: must be ≥ inputs = {d} where a condition number is asked for")
         # One matrix for all rows: the training rows get the condition number exactly, the others the distribution.
         _, S, Vh = torch.linalg.svd(Z[:N], full_matrices=False)

@@ -6,7 +6,7 @@ from typing import final
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
+from torch.nn import functional
 
 from equipoise.theory import _check
 
@@ -40,7 +40,7 @@ class Attention(nn.Module):
         k, v = self.kv(x if other is None else other).view(batch, -1, 2, self.heads, width // self.heads).unbind(2)
         q, k = self.norms[0](q), self.norms[1](k.transpose(1, 2))
         seen = None if mask is None else mask[:, None, None, :]
-        y = F.scaled_dot_product_attention(q, k, v.transpose(1, 2), attn_mask=seen, is_causal=self.causal)
+        y = functional.scaled_dot_product_attention(q, k, v.transpose(1, 2), attn_mask=seen, is_causal=self.causal)
         return self.out(y.transpose(1, 2).reshape(batch, length, width))
 
 
@@ -68,7 +68,7 @@ class Layer(nn.Module):
         x = x + self.attention(self.norm_1(x), mask=mask if other is None else None)
         if self.cross is not None and self.norm_cross is not None:
             x = x + self.cross(self.norm_cross(x), other, mask)
-        return x + self.down(F.gelu(self.up(self.norm_2(x))))
+        return x + self.down(functional.gelu(self.up(self.norm_2(x))))
 
 
 def start(model: nn.Module, depth: int) -> None:
