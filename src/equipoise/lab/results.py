@@ -88,11 +88,16 @@ class Claim:
         _check.choice("relation", self.relation, RELATIONS)
 
     @property
+    def room(self) -> float:
+        """How far from the expected number is still about it."""
+        return self.tolerance * (abs(self.expected) or 1.0)
+
+    @property
     def verdict(self) -> str:
-        """ "agrees" or "differs" where the 95 % interval of the mean lies on one side, else "undecided"."""
+        """Agrees or differs, where the 95 % interval of the mean lies on one side; else undecided."""
         m, margin = self.measured.mean, self.measured.margin
         if self.relation == "about":
-            room = self.tolerance * (abs(self.expected) or 1.0) - abs(m - self.expected)
+            room = self.room - abs(m - self.expected)
         else:
             room = m - self.expected if self.relation == "above" else self.expected - m
         return "agrees" if room >= margin else "differs" if room < -margin else "undecided"
@@ -137,13 +142,14 @@ def markdown(rows: Sequence[Mapping[str, Any]]) -> str:
     if not rows:
         return ""
     columns = list(rows[0])
-    lines = [columns, ["---"] * len(columns), *([_cell(row.get(c)) for c in columns] for row in rows)]
+    lines = [columns, ["---"] * len(columns), *([cell(row.get(c)) for c in columns] for row in rows)]
     return "\n".join(
         ("|" + "|".join(line) + "|") if line[0] == "---" else "| " + " | ".join(line) + " |" for line in lines
     )
 
 
-def _cell(value: Any) -> str:
+def cell(value: Any) -> str:
+    """A value of a table as text."""
     return f"{value:.4g}" if isinstance(value, float) else "" if value is None else str(value)
 
 

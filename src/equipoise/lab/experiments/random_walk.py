@@ -43,7 +43,7 @@ class _Size:
 
 
 SIZES = {
-    "smoke": _Size(32, 400, 1e-2, 2, paper=False, neurons=32),
+    "smoke": _Size(96, 900, 5e-3, 2, paper=False, neurons=32),
     "small": _Size(128, 30_000, 1e-4, 3, paper=True, neurons=128),
     "full": _Size(128, 100_000, 1e-4, 5, paper=True, neurons=128),
 }
@@ -73,7 +73,7 @@ class RandomWalk(Experiment):
                     # Muon's theory is of matrices without preferred directions, which γ would give.
                     model_options={"gammas": "ones" if name == "muon" else "normal"},
                     optimizer_options=OPTIONS.get(name, {}),
-                    watch={"every": max(1, size.steps // 600), "neurons": size.neurons, "spectra": 0},
+                    watch={"every": max(4, size.steps // 600), "neurons": size.neurons, "spectra": 0},
                 )
                 for seed in range(size.seeds)
             ]  # fmt: skip
