@@ -23,8 +23,8 @@ def bars() -> Iterator[Report]:
     """Two bars on the error stream, of all trials and of the present one; gives what tells them."""
     columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.completed:.0f}/{task.total:.0f}"))
     with Progress(*columns, TimeRemainingColumn(), console=Console(stderr=True), transient=True) as progress:
-        every = progress.add_task("trials", total=None)
-        one = progress.add_task("", total=None)
+        every = progress.add_task("trials", total=1)
+        one = progress.add_task("", total=1)
 
         def report(number: int, count: int, trial: Trial, step: int) -> None:
             name = f"{trial.model} {trial.data} {trial.optimizer} seed {trial.seed}"

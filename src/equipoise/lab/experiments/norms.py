@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from equipoise.lab.config import Trial
 from equipoise.lab.experiments.base import Done, Experiment, Outcome
@@ -142,7 +143,7 @@ class _Case:
         return self.trial.weight_decay > 0
 
     @property
-    def late(self) -> Array:
+    def late(self) -> NDArray[np.bool_]:
         return self.steps > LATE * self.steps[-1]
 
     @property

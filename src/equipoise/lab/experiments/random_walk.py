@@ -140,7 +140,7 @@ class _Walk:
     def read(done: Done) -> _Walk:
         with done.open() as run:
             info = run.tensors[TENSOR]
-            steps = run.series("norm", TENSOR).steps
+            steps = run.series("norm", TENSOR).steps.astype(np.float64)
             series = {
                 what: np.stack([run.series(what, TENSOR, neuron=n).values for n in info.neurons])
                 for what in ("norm", "rotation", "grad_norm")
