@@ -41,6 +41,39 @@ def test_resnet_runs_and_batch_norm_makes_filters_scale_invariant(norm: str) -> 
     assert torch.allclose(model(x), before, atol=1e-3) == (norm == "batch")
 
 
+def test_vgg_and_vit_have_the_size_of_the_papers() -> None:
+    with torch.device("meta"):
+        vgg = make("vgg", images(32), 0)
+        deit = make("vit", images(224, classes=1000), 0, size="deit-tiny")
+    convolutions = sum(m.weight.numel() for m in vgg.modules() if isinstance(m, torch.nn.Conv2d))
+    assert convolutions == 9_402_048  # VGG-13's ten, by hand
+    assert sum(p.numel() for p in deit.parameters()) == 5_717_416  # timm's deit_tiny_patch16_224
+
+
+def test_vgg_with_weight_standardisation_is_scale_invariant_without_norms() -> None:
+    data = images(8, channels=1)
+    x, _ = data.train.batches(2, 0)(1)
+    for standardised in (False, True):
+        model = make("vgg", data, 0, width=8, norm="none", standardised=standardised)
+        before = model(x)
+        assert before.shape == (2, 10)
+        weight = max((p for p in model.parameters() if p.ndim == 4), key=lambda p: p.numel())
+        with torch.no_grad():
+            weight[0] *= 3
+        assert torch.allclose(model(x), before, rtol=1e-3, atol=1e-7) == standardised
+
+
+def test_vit_sees_every_patch() -> None:
+    data = images(8, channels=1)
+    model = make("vit", data, 0)
+    x = torch.randn(1, 1, 8, 8, requires_grad=True)
+    model(x).sum().backward()
+    assert x.grad is not None
+    assert (x.grad != 0).all()
+    with pytest.raises(ValueError, match="patch = 3: must divide the side, 8"):
+        make("vit", data, 0, patch=3)
+
+
 def test_gpt_has_gpt2s_size_and_does_not_see_the_future() -> None:
     with torch.device("meta"):
         large = make("gpt", tokens(1024, 50304), 0, size="124M", tied=True)

@@ -4,18 +4,26 @@ from __future__ import annotations
 
 from typing import Any
 
-from equipoise.lab.data.base import TASKS, Batch, Batches, Data, Noise, Source, Split, seeded, split
+from equipoise.lab.data.base import TASKS, Batch, Batches, Data, Noise, Source, Split, images, seeded, split
+from equipoise.lab.data.cifar import cifar
 from equipoise.lab.data.digits import digits
+from equipoise.lab.data.fashion import fashion
+from equipoise.lab.data.folders import folders
 from equipoise.lab.data.noise import noise
+from equipoise.lab.data.parallel import parallel
 from equipoise.lab.data.phonemes import pairs, phonemes
 from equipoise.lab.data.synthetic import classification, regression
 from equipoise.lab.data.text import from_texts, text, wikitext
 from equipoise.theory import _check
 
 LOADERS = {
+    "cifar": cifar,
     "classification": classification,
     "digits": digits,
+    "fashion": fashion,
+    "folders": folders,
     "noise": noise,
+    "parallel": parallel,
     "phonemes": phonemes,
     "regression": regression,
     "text": text,
@@ -32,12 +40,17 @@ __all__ = [
     "Noise",
     "Source",
     "Split",
+    "cifar",
     "classification",
     "digits",
+    "fashion",
+    "folders",
     "from_texts",
+    "images",
     "load",
     "noise",
     "pairs",
+    "parallel",
     "phonemes",
     "regression",
     "seeded",

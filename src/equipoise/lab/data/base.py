@@ -57,11 +57,13 @@ class Source(ABC):
 class Split(Source):
     """Samples and what is to be learnt of them; whole numbers may be stored small, and come as int64.
 
-    Batches are those of one permutation an epoch; the samples that fill no batch are left out of the epoch.
+    Batches are those of one permutation an epoch; the samples that fill no batch are left out of the epoch. Images may
+    be bytes, and come as floats of mean 0 and standard deviation 1 where `scale` has both of the bytes' channels.
     """
 
     x: Tensor
     y: Tensor
+    scale: tuple[Tensor, Tensor] | None = None
 
     def __post_init__(self) -> None:
         if len(self.x) != len(self.y):
@@ -73,8 +75,13 @@ class Split(Source):
     def take(self, index: Tensor | slice) -> Batch:
         """The samples at these places."""
         if isinstance(index, slice):
-            return _wide(self.x[index]), _wide(self.y[index])
-        return _wide(self.x.index_select(0, index)), _wide(self.y.index_select(0, index))
+            x, y = self.x[index], self.y[index]
+        else:
+            x, y = self.x.index_select(0, index), self.y.index_select(0, index)
+        if self.scale is None:
+            return _wide(x), _wide(y)
+        mean, std = self.scale
+        return x.float().sub_(mean).div_(std), _wide(y)
 
     def batches(self, size: int, seed: int) -> Batches:
         """The batches of a seed, by step."""
@@ -96,7 +103,8 @@ class Split(Source):
 
     def to(self, device: torch.device | str) -> Split:
         """The same on a device."""
-        return Split(self.x.to(device), self.y.to(device))
+        scale = None if self.scale is None else (self.scale[0].to(device), self.scale[1].to(device))
+        return Split(self.x.to(device), self.y.to(device), scale)
 
     def digest(self) -> bytes:
         """SHA-256 of types, shapes and content."""
@@ -172,6 +180,25 @@ class Data:
         """SHA-256 of all of it, in hex."""
         parts = [self.train.digest(), b"" if self.test is None else self.test.digest()]
         return hashlib.sha256(b"".join(parts)).hexdigest()
+
+
+def images(name: str, train: tuple[Tensor, Tensor], test: tuple[Tensor, Tensor], classes: int, **info: Any) -> Data:
+    """Images as bytes [samples, channels, height, width], scaled by what is measured on those trained on.
+
+    Args:
+        name: of the data.
+        train: images and classes to train on.
+        test: images and classes to test on.
+        classes: how many.
+        **info: what to remember besides.
+    """
+    # From counts of the 256 values: exact, and without a copy as floats.
+    counts = torch.stack([torch.bincount(c.flatten(), minlength=256) for c in train[0].unbind(1)]).double()
+    values = torch.arange(256, dtype=torch.float64)
+    mean = counts @ values / counts.sum(1)
+    std = (counts @ values.square() / counts.sum(1) - mean.square()).sqrt()
+    scale = (mean.float().view(-1, 1, 1), std.float().clamp_min(1e-6).view(-1, 1, 1))
+    return Data(name, "classes", Split(*train, scale), Split(*test, scale), classes, info)
 
 
 def split(name: str, task: str, x: Tensor, y: Tensor, *, test: float, seed: int, outputs: int, **info: Any) -> Data:

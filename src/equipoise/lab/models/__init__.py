@@ -12,10 +12,12 @@ from equipoise.lab.models.gpt import Gpt, gpt
 from equipoise.lab.models.mlp import Mlp, mlp
 from equipoise.lab.models.resnet import ResNet, resnet
 from equipoise.lab.models.seq2seq import Seq2Seq, seq2seq
+from equipoise.lab.models.vgg import Vgg, vgg
+from equipoise.lab.models.vit import Vit, vit
 from equipoise.lab.models.walk import Walk, walk
 from equipoise.theory import _check
 
-MAKERS = {"gpt": gpt, "mlp": mlp, "resnet": resnet, "seq2seq": seq2seq, "walk": walk}
+MAKERS = {"gpt": gpt, "mlp": mlp, "resnet": resnet, "seq2seq": seq2seq, "vgg": vgg, "vit": vit, "walk": walk}
 """By the names that configs use. One's own may be added."""
 
 TAKES = {
@@ -23,6 +25,8 @@ TAKES = {
     "mlp": ("classes", "regression"),
     "resnet": ("classes",),
     "seq2seq": ("pairs",),
+    "vgg": ("classes",),
+    "vit": ("classes",),
     "walk": ("walk",),
 }
 """The tasks that a model is for; one that is not listed takes all."""
@@ -34,12 +38,16 @@ __all__ = [
     "Mlp",
     "ResNet",
     "Seq2Seq",
+    "Vgg",
+    "Vit",
     "Walk",
     "gpt",
     "make",
     "mlp",
     "resnet",
     "seq2seq",
+    "vgg",
+    "vit",
     "walk",
 ]
 
