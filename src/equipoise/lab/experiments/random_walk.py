@@ -19,8 +19,8 @@ TENSOR = "linear.weight"
 LATE = 2 / 3
 """What comes after this share of the steps is settled."""
 
-TABLE_1 = ("sgdm", "adamw", "lion")
-"""What RE's table has, its extended version included; `theory` has the others."""
+CLAIMED = {"sgdm": "RE Table 1", "adamw": "RE Table 1", "lion": "RE Eq. 70–72"}
+"""What RE has formulas for, besides Adam + L2; `theory` has the others."""
 
 BETAS = {"lion": (0.9, 0.99), "adam_l2": (0.9, 0.999), "rmsprop": (0.0, 0.99)}
 MOMENTUM = {"muon": 0.95, "sgdm": 0.9, "signsgdm": 0.9}
@@ -94,9 +94,9 @@ class RandomWalk(Experiment):
                     row[f"{what} / {method}"] = Stat.of([w.ratio(what, method) for w in found])
             row["spread of rotation"] = Stat.of([w.spread for w in found])
             rows.append(row)
-            if name in TABLE_1:
+            if name in CLAIMED:
                 claims += [
-                    Claim(f"{name}-{what}", "RE Table 1", f"{what} of {name}, over the table's", 1.0,
+                    Claim(f"{name}-{what}", CLAIMED[name], f"{what} of {name}, over RE's", 1.0,
                           row[f"{what} / small_step"])
                     for what in ("norm", "rotation")
                 ]  # fmt: skip
