@@ -176,7 +176,7 @@ def allocated(job: Callable[[], object]) -> NDArray[np.int64]:
 
 
 def main() -> None:
-    for title, make, rounds, steps in (("GPT, 5 M weights", gpt_loop, 31, 120), ("200 tensors", mlp_loop, 100, 400)):
+    for title, make, rounds, steps in (("GPT, 5 M weights", gpt_loop, 41, 200), ("200 tensors", mlp_loop, 150, 800)):
         model = make()[0]
         print(f"{title}: {sum(p.numel() for p in model.parameters()):,} weights; time with watching / without")
         ratios(make, rounds)

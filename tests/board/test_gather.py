@@ -13,8 +13,8 @@ import equipoise as eq
 from equipoise.board.gather import gather, thin
 from equipoise.board.geometry_page import triangles
 from equipoise.board.memory_view import remembered
-from equipoise.board.predict import Predicted
 from equipoise.monitor import Column, Layout, Run, RunWriter
+from equipoise.monitor.attribute import Predicted
 from equipoise.theory import memory
 
 
@@ -72,7 +72,7 @@ def test_a_forecast_is_used_where_there_is_one(tmp_path: Path, monkeypatch: pyte
     def half(run: Run, tensors: list[str], steps: np.ndarray) -> dict[str, Predicted]:
         """Half of what was measured, for one tensor; nothing for the other."""
         assert tensors == ["a", "b"]
-        return {"a": Predicted(np.ones(len(steps)), run.series("rotation", "a").values / 2)}
+        return {"a": Predicted(np.ones(len(steps)), run.series("rotation", "a").values / 2, np.ones(len(steps)))}
 
     monkeypatch.setattr("equipoise.board.gather.predicted", half)
     with Run.open(tmp_path) as run:

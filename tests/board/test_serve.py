@@ -59,6 +59,11 @@ def ask(address: str, **headers: str) -> tuple[int, str]:
             return error.code, error.read().decode()
 
 
+@pytest.fixture(autouse=True)
+def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("equipoise.board.live.FIRST", 0.0)
+
+
 def built(root: Path, run: str) -> Document:
     """The document of a run's page."""
     document = Document()

@@ -1,6 +1,7 @@
 """Measured series beside their forecasts: random walks agree with the plain one, real training with the attributed."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -85,6 +86,7 @@ def test_a_random_walk_follows_its_plain_forecast(name: str, tmp_path: Path) -> 
             assert norm < 0.03, (tensor, norm)
             assert rotation < 0.03, (tensor, rotation)
             assert max(full) < 0.03
+            assert late(found.plain.update) == pytest.approx(late(found.update), rel=0.03)
             assert found.known
 
 
@@ -133,3 +135,28 @@ def test_the_attributed_forecast_explains_real_neurons(model, data, make, tmp_pa
     assert len(table) > 40
     assert share[2] >= 0.9
     assert share[3] >= 0.9
+
+
+@pytest.mark.parametrize("kind", ["rotational", "hyperball", "wrapped"])
+def test_moves_that_keep_the_norm_turn_by_the_angle_that_was_asked_for(kind: str, tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    model = Walks()
+    parameters = list(model.parameters())
+    if kind == "rotational":
+        optimizer: Any = eq.RotationalAdamW(parameters, 3e-3, weight_decay=2.0)
+    elif kind == "hyperball":
+        optimizer = eq.HyperballAdamW(parameters, 0.02)
+    else:
+        optimizer = eq.Rotational(torch.optim.AdamW(parameters, 3e-3, weight_decay=2.0))
+    with eq.watch(model, optimizer, tmp_path, every=1, spectra=0, strict=True):
+        for _ in range(60):
+            optimizer.zero_grad()
+            model.step().backward()
+            optimizer.step()
+    with eq.Run.open(tmp_path) as run:
+        for tensor in run.tensors:
+            found = run.compare(tensor, points=None)
+            assert len(found.stages) == 1
+            assert found.norm == pytest.approx(found.plain.norm, rel=1e-4)
+            assert late(found.rotation) == pytest.approx(late(found.plain.rotation), rel=0.05)
+        assert run.diagnose() == []

@@ -238,3 +238,59 @@ def test_optimizers_unknown_to_theory_raise_nothing_from_a_forecast(tmp_path: Pa
     with eq.Run.open(tmp_path) as stored:
         assert not stored.compare("0.weight").known
         assert {f.code for f in stored.diagnose()} <= {"no-decay", "layers-unbalanced", "layer-exploding"}
+
+
+class Rows(nn.Module):
+    """One matrix with gradients made by hand: noise, times a size for each row, plus a part along the weights."""
+
+    def __init__(self, sizes: torch.Tensor, along: float = 0.0) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(0.1 * torch.randn(len(sizes), 64))
+        self.sizes, self.along = sizes, along
+
+    def backward(self) -> None:
+        w = self.weight.detach()
+        across = torch.randn_like(w)
+        across -= (across * w).sum(1, keepdim=True) * w / w.square().sum(1, keepdim=True)
+        self.weight.grad = self.sizes[:, None] * across / w.norm(dim=1, keepdim=True) + self.along * w
+
+
+def walk(
+    path: Path, model: Rows, optimizer: Any, steps: int, before: Callable[[int], None] = lambda step: None
+) -> set[str]:
+    with eq.watch(model, optimizer, path, every=2, spectra=0, strict=True):
+        for step in range(steps):
+            before(step)
+            model.backward()
+            optimizer.step()
+    with eq.Run.open(path) as stored:
+        return {f.code for f in stored.diagnose()}
+
+
+def test_rows_of_unlike_gradients_are_unbalanced_where_epsilon_rules(tmp_path: Path) -> None:
+    """AdamW turns rows alike whatever the size of their gradients, as long as that is above ε."""
+    for eps, codes in ((1e-8, set()), (10.0, {"neurons-unbalanced"})):
+        torch.manual_seed(0)
+        model = Rows(torch.logspace(-3, 0, 24))
+        optimizer = torch.optim.AdamW(model.parameters(), 1e-2, eps=eps, weight_decay=0.7)
+        assert walk(tmp_path / f"{eps}", model, optimizer, 400) == codes
+
+
+def test_a_gradient_along_the_weights(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    model = Rows(torch.ones(24), along=20.0)
+    assert "radial-gradient" in walk(
+        tmp_path, model, torch.optim.AdamW(model.parameters(), 1e-2, weight_decay=0.7), 400
+    )
+
+
+def test_a_norm_that_fades_away(tmp_path: Path) -> None:
+    """SGD whose gradients vanish: nothing pushes out any more what decay takes."""
+    torch.manual_seed(0)
+    model = Rows(torch.ones(24))
+
+    def vanish(step: int) -> None:
+        model.sizes = torch.ones(24) * (1.0 if step < 250 else 1e-3)
+
+    optimizer = torch.optim.SGD(model.parameters(), 0.1, 0.9, weight_decay=7e-3)
+    assert "not-in-equilibrium" in walk(tmp_path, model, optimizer, 400, vanish)

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from equipoise.board.predict import diagnosed, predicted
+from equipoise.board.predict import predicted
 from equipoise.board.words import worst_first
 from equipoise.monitor.layout import Column, TensorInfo
 from equipoise.monitor.run import Run
@@ -168,7 +168,7 @@ def gather(run: Run, name: str | None = None, *, numbers: int = NUMBERS, quick: 
         status=status,
         meta=run.meta,
         tensors=tensors,
-        findings=worst_first(run.findings if quick else diagnosed(run)),
+        findings=worst_first(run.findings if quick else run.diagnose()),
         layers=layers,
         whole=whole,
         logged=logged,

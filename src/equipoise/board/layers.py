@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from bokeh.models import ColumnDataSource, Legend, LegendItem, MultiLine, Patches, Range1d
+from bokeh.models import ColumnDataSource, Legend, LegendItem, MultiLine, Range1d
+from bokeh.models.glyphs import Patches
 
 from equipoise.board.gather import Curves, RunData
 from equipoise.board.style import figure
@@ -56,7 +57,7 @@ def lines_figure(
         fig.add_layout(
             Legend(
                 items=[LegendItem(label={"field": "name"}, renderers=[lines])], background_fill_alpha=0.0,
-                border_line_alpha=0.0, label_text_font_size="11px", padding=4, spacing=0,
+                border_line_alpha=0.0, label_text_font_size="11px", spacing=0,
             )
         )  # fmt: skip
     fig.hover.renderers = [lines]

@@ -30,7 +30,8 @@ EVERY = 1000
 REST = 4.0
 """After a refresh, this many times as long as it took passes before the next."""
 
-LIVE_NUMBERS = 2 * NUMBERS
+FIRST = 2.0
+"""Seconds before the first look, which takes long in a large run: the page is to be drawn by then."""
 
 
 def run_document(runs: Runs, document: Document, arguments: dict[str, list[bytes]]) -> None:
@@ -42,12 +43,12 @@ def run_document(runs: Runs, document: Document, arguments: dict[str, list[bytes
     title = path.name if name == "." else name
 
     def sources() -> dict[str, dict[str, Any]]:
-        data = gather(run, title, numbers=LIVE_NUMBERS)
+        data = gather(run, title)
         found = {f"run-{k}": v for k, v in run_sources(data).items()}
         return found | {f"geometry-{k}": v for k, v in geometry_sources(triangles(run)).items()}
 
     # The page comes first, and what takes long with the first look.
-    data = gather(run, title, numbers=LIVE_NUMBERS, quick=True)
+    data = gather(run, title, quick=True)
     fill(document, title, [run_section(data, label="Run"), geometry_section(NOTHING)], live=True, home=True)
     _follow(document, [path], sources, notes="run-notes")
 
@@ -65,7 +66,7 @@ def compare_document(runs: Runs, document: Document, arguments: dict[str, list[b
     document.on_session_destroyed(close)
 
     def read(*, quick: bool) -> list[RunData]:
-        share = LIVE_NUMBERS // len(names)
+        share = NUMBERS // len(names)
         return [gather(r, n, numbers=share, quick=quick) for r, n in zip(opened, names, strict=True)]
 
     def sources() -> dict[str, dict[str, Any]]:
@@ -138,7 +139,7 @@ def _follow(
     document: Document, paths: Sequence[Path], sources: Callable[[], dict[str, dict[str, Any]]], *, notes: str
 ) -> None:
     """Send the numbers again whenever a run's file has changed, and what went wrong if reading fails."""
-    state: dict[str, Any] = {"mark": None, "rest": 0.0, "alive": 0.0}
+    state: dict[str, Any] = {"mark": None, "rest": time.monotonic() + FIRST, "alive": 0.0}
     said = _source(document, notes)
 
     async def look() -> None:

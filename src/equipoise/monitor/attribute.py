@@ -45,10 +45,12 @@ class Predicted:
     Attributes:
         norm: ‖w‖ after the step.
         rotation: angle that the step turns the weights by.
+        update: ‖U‖, the length of the gradient part of the step, with L2 where that goes through the gradient.
     """
 
     norm: Array
     rotation: Array
+    update: Array
 
 
 @dataclass(frozen=True)
@@ -147,7 +149,7 @@ class Case:
             return self.turned()
         if self.group.move == "constrain":
             nothing = np.full(len(self.at), np.nan)
-            return Predicted(nothing, nothing)
+            return Predicted(nothing, nothing, nothing)
         return self._predicted(self._plain(done))
 
     def _plain(self, done: dict[Any, Forecast] | None = None) -> Forecast:
@@ -162,17 +164,23 @@ class Case:
         return replace(f, norm=f.norm * factor, update=f.update * factor, init_norm=f.init_norm * factor)
 
     def _predicted(self, f: Forecast) -> Predicted:
-        return Predicted(f.norm[self.at] * self.part, f.rotation[self.at])
+        update = f.update
+        if self.coupled:
+            before = np.concatenate([[f.init_norm], f.norm[:-1]])
+            update = np.hypot(f.norm * np.sin(f.rotation), f.norm * np.cos(f.rotation) - before)
+        return Predicted(f.norm[self.at] * self.part, f.rotation[self.at], update[self.at] * self.part)
 
     def turned(self) -> Predicted:
         """Of a move that keeps the norm: the angle that was asked for."""
         seen = self.seen
         norm = np.full(len(seen.steps), float(seen.before[0]))
         if self.group.angle is not None:
-            return Predicted(norm, np.full(len(norm), self.group.angle))
-        if self.group.move == "hyperball":
-            return Predicted(norm, np.arctan(self.lr[self.at]))
-        return Predicted(norm, self.equilibrium.rotation)
+            rotation = np.full(len(norm), self.group.angle)
+        elif self.group.move == "hyperball":
+            rotation = np.arctan(self.lr[self.at])
+        else:
+            rotation = self.equilibrium.rotation
+        return Predicted(norm, rotation, norm * np.tan(rotation))
 
     @cached_property
     def equilibrium(self) -> Predicted:
@@ -180,7 +188,8 @@ class Case:
         skip = ("lr", "weight_decay", "init_norm", "bias_correction", "scale_invariant")
         fixed = {k: v for k, v in self.common.items() if k not in skip}
         found = settled(self.name, self.lr[self.at], self.weight_decay[self.at], fixed)
-        return Predicted(found.norm * self.part * (1.0 if self.by_gradient else self.update_scale), found.rotation)
+        scale = self.part * (1.0 if self.by_gradient else self.update_scale)
+        return Predicted(found.norm * scale, found.rotation, found.update * scale)
 
     def gap(self, folds: float) -> float:
         """How far ‖w‖² should still be from its equilibrium, as a share of it.
@@ -294,12 +303,12 @@ def settled(name: str, lr: Array, weight_decay: Array, fixed: dict[str, Any]) ->
     found = np.array([_stationary(name, float(x), float(wd), fixed) for x, wd in chosen.T]).T
     if many:
         at = np.arange(len(lr))
-        return Predicted(np.interp(at, places, found[0]), np.interp(at, places, found[1]))
+        return Predicted(*(np.interp(at, places, part) for part in found))
     return Predicted(*found[:, which.reshape(-1)])
 
 
-def _stationary(name: str, lr: float, weight_decay: float, fixed: dict[str, Any]) -> tuple[float, float]:
+def _stationary(name: str, lr: float, weight_decay: float, fixed: dict[str, Any]) -> tuple[float, float, float]:
     if lr == 0:
-        return float("nan"), 0.0
+        return float("nan"), 0.0, 0.0
     one = stationary(name, lr=lr, weight_decay=weight_decay, **fixed)
-    return one.norm, one.rotation
+    return one.norm, one.rotation, one.update

@@ -15,6 +15,9 @@ from equipoise.monitor.tensors import Watched
 BLOCK = 1 << 18
 """Numbers in a block of a CPU's tensor: two of them and their product stay in the cache."""
 
+BLOCK_SMALL = 1 << 17
+"""Numbers in a block of small tensors, which are put together in a room of their own."""
+
 BLOCK_GPU = 1 << 22
 
 
@@ -51,6 +54,7 @@ class Block:
         self.direct = len(pieces) == 1 and one.dtype == self.work and one.is_contiguous()
         self.tensors = np.array([p.tensor for p in pieces])
         self._indices = self.tensors.tolist()
+        self.among = frozenset(self._indices)
         shapes = [tuple(all_tensors[p.tensor].local.shape) for p in pieces]
         whole = all(p.stop - p.start == math.prod(s) for p, s in zip(pieces, shapes, strict=True))
         # Vectors alone, or matrices of equal width alone, are put together without a view of each.
@@ -106,7 +110,7 @@ def blocks_of(tensors: list[Watched], neurons: bool) -> list[Block]:
         if not part.numel() or not tensor.counts:
             continue
         width = math.prod(part.shape[1:]) if part.ndim > 1 and neurons else part.numel()
-        size = _most(part.device)
+        size = BLOCK if part.device.type == "cpu" else BLOCK_GPU
         large = part.numel() > size // 2
         # A row of a neuron is never cut, so that its sums are one number.
         long = max(1, size // width) * width if neurons else size
@@ -122,8 +126,9 @@ def blocks_of(tensors: list[Watched], neurons: bool) -> list[Block]:
     for (_, device, *_), ranges in alike.items():
         pieces: list[Piece] = []
         at = count = 0
+        most = BLOCK_SMALL if device.type == "cpu" else BLOCK_GPU
         for i, start, stop, rows in ranges:
-            if pieces and count + stop - start > _most(device):
+            if pieces and count + stop - start > most:
                 blocks.append(Block(pieces, tensors, first))
                 first, pieces, at, count = first + at, [], 0, 0
             pieces.append(Piece(i, start, stop, at, rows))
@@ -131,7 +136,3 @@ def blocks_of(tensors: list[Watched], neurons: bool) -> list[Block]:
         blocks.append(Block(pieces, tensors, first))
         first += at
     return blocks
-
-
-def _most(device: torch.device) -> int:
-    return BLOCK if device.type == "cpu" else BLOCK_GPU

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import numpy as np
+from numpy.typing import NDArray
 
 from equipoise.monitor.evidence import Evidence
 from equipoise.monitor.layout import Column
@@ -35,8 +36,9 @@ def check_finite(e: Evidence) -> Iterator[Finding]:
         name = e.names[i]
         series = e.run.series("grad_norm", name, kind="main")
         bad = series.steps[np.isposinf(series.values)]
-        skipped = e.run.series("skipped", kind="main")
-        bad = np.setdiff1d(bad, skipped.steps[skipped.values > 0])  # a scaler's own way to find its scale
+        if Column("skipped") in e.run.columns:
+            skipped = e.run.series("skipped", kind="main")
+            bad = np.setdiff1d(bad, skipped.steps[skipped.values > 0])  # a scaler's own way to find its scale
         if len(bad):
             step = int(bad[0])
             if first is None or step < first[0]:
@@ -103,13 +105,9 @@ def check_dead(e: Evidence) -> Iterator[Finding]:
     late = e.late
     if late.sum() < 2:
         return
-    whole = [
-        i
-        for i in range(len(e.names))
-        if np.isfinite(g := e.high("grad_norm")[late, i]).any() and not np.nan_to_num(g).any()
-    ]
-    half = e.high("grad_norm", 0.5)[late]
-    parts = [i for i in e.layers if np.isfinite(half[:, i]).any() and not np.nan_to_num(half[:, i]).any()]
+    grad, half = e.high("grad_norm")[late], e.high("grad_norm", 0.5)[late]
+    whole = [i for i in range(len(e.names)) if _zero(grad[:, i])]
+    parts = [i for i in e.layers if _zero(half[:, i])]
     if whole or parts:
         i = int((whole or parts)[0])
         rest = len(set(whole) | set(parts)) - 1
@@ -123,6 +121,11 @@ def check_dead(e: Evidence) -> Iterator[Finding]:
             "look for dead ReLUs, a mask, or a branch that is not used; a lower lr or another initialisation may help",
             "measured gradients",
         )
+
+
+def _zero(values: NDArray[np.float64]) -> bool:
+    """Whether something was measured, and it was 0 each time."""
+    return bool(np.isfinite(values).any()) and not np.nan_to_num(values).any()
 
 
 def check_explodes(e: Evidence) -> Iterator[Finding]:

@@ -29,6 +29,7 @@ class Comparison:
         steps: the measured steps.
         norm: ‖w‖ after the step, as measured.
         rotation: rotation per step, as measured.
+        update: ‖U‖, as measured.
         stages: the plain forecast, then with measured size, then with the radial part, then with correlation, too.
         known: whether theory knows the optimizer. If not, the nearest that it knows was taken.
     """
@@ -38,6 +39,7 @@ class Comparison:
     steps: NDArray[np.int64]
     norm: Array
     rotation: Array
+    update: Array
     stages: tuple[Predicted, ...]
     known: bool
 
@@ -118,7 +120,7 @@ class Comparer:
         group = self.groups[info.group]
         case = Case(seen, info, neuron, group, self.schedules)
         stages = case.stages() if group.forecasts(len(info.shape)) else (case.plain(),)
-        return Comparison(tensor, neuron, seen.steps, seen.norm, seen.rotation, stages, group.known)
+        return Comparison(tensor, neuron, seen.steps, seen.norm, seen.rotation, seen.update, stages, group.known)
 
     def plain(self, tensors: Sequence[str], *, points: int | None = 200) -> list[Comparison]:
         """Many tensors over their plain forecasts alone, at the cost of a few; those without a forecast are left out.
@@ -138,7 +140,9 @@ class Comparer:
                 info = self.tensors[name]
                 group = self.groups[info.group]
                 stage = Case(seen, info, None, group, self.schedules).plain(self._done)
-                found.append(Comparison(name, None, seen.steps, seen.norm, seen.rotation, (stage,), group.known))
+                found.append(
+                    Comparison(name, None, seen.steps, seen.norm, seen.rotation, seen.update, (stage,), group.known)
+                )
         return found
 
     def _info(self, tensor: str, neuron: int | None) -> TensorInfo:

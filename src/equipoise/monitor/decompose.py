@@ -20,6 +20,7 @@ class GroupStep:
         weight_decay: λ as the group has it, L2 of ours where that is all there is.
         lost: d, the share of the weights that decoupled decay takes; 0 where decay goes through the gradient.
         coupled: whether λ goes through the gradient.
+        decays: the share that decay takes in the long run; L2 in SGD's gradient is magnified by momentum as that is.
         cautious: whether decay acts only where it agrees with the step.
         maximize: whether the step goes up the gradient.
         eps: Adam's ε; 0 where there is none.
@@ -31,6 +32,7 @@ class GroupStep:
     weight_decay: float
     lost: float
     coupled: bool
+    decays: float
     cautious: bool
     maximize: bool
     eps: float
@@ -62,16 +64,24 @@ def group_step(optimizer: Any, group: dict[str, Any]) -> GroupStep:
         move = type(inner.move).__name__
         turning = inner is not optimizer or move not in ("Decay", "Constrain")
         lost = 0.0 if move == "Constrain" else _lost(kind, lr, wd, group)
+        coupled = wd == 0 and l2 > 0
         return GroupStep(
-            weight_decay=wd or l2, lost=lost, coupled=wd == 0 and l2 > 0, cautious=kind == "cautious" and lost > 0,
+            weight_decay=wd or l2, lost=lost, coupled=coupled, decays=_through(group, lr * l2) if coupled else lost,
+            cautious=kind == "cautious" and lost > 0,
             turning=turning, rotate=group.get("rotate"), **common,
         )  # fmt: skip
     name = type(inner).__name__.lower()
     decoupled = bool(group.get("decoupled_weight_decay", any(word in name for word in DECOUPLED)))
     return GroupStep(
-        weight_decay=wd, lost=lr * wd if decoupled else 0.0, coupled=not decoupled, cautious=False,
+        weight_decay=wd, lost=lr * wd if decoupled else 0.0, coupled=not decoupled,
+        decays=lr * wd if decoupled else _through(group, lr * wd), cautious=False,
         turning=type(optimizer).__name__ == "Rotational", rotate=group.get("rotate"), **common,
     )  # fmt: skip
+
+
+def _through(group: dict[str, Any], share: float) -> float:
+    """What L2 takes that goes through an average that does not sum to one."""
+    return share / max(1.0 - float(group.get("momentum") or 0.0), 1e-9)
 
 
 def _lost(kind: str, lr: float, wd: float, group: dict[str, Any]) -> float:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from equipoise.monitor.attribute import Case, Measured
+from equipoise.monitor.attribute import QUANTITIES, Case, Measured
 from equipoise.monitor.compare import Comparer
 from equipoise.monitor.layout import Column
 from equipoise.monitor.run import Run
@@ -24,7 +24,7 @@ SETTLED = 1.5
 LATE = 0.75
 """The state of a run is that of the steps after this share of it."""
 
-WANTED = (*Measured.__dataclass_fields__, "change", "unchanged")
+WANTED = (*QUANTITIES, "change")
 SHARES = (0.1, 0.5, 0.9)
 
 
@@ -49,7 +49,7 @@ class Evidence:
         self.matrices = np.flatnonzero(self.rotates).tolist()
         self.layers: list[int] = np.flatnonzero(self.dense).tolist()
         self.group = np.array([t.group for t in self.tensors], dtype=int)
-        columns = [Column(q, n) for q in WANTED if q != "steps" for n in self.names]
+        columns = [Column(q, n) for q in WANTED for n in self.names]
         columns += [Column(q, n, quantile=s) for q in ("rotation", "grad_norm") for s in SHARES for n in self.names]
         columns = [c for c in columns if c in known]
         self._table = run.table(columns, kind="main", stop=self.comparer.last + 1, points=POINTS) if columns else None
@@ -123,17 +123,21 @@ class Evidence:
 
     @cached_property
     def _cases(self) -> dict[int, Case]:
-        return {}
+        known = set(self.run.columns)
+        which = [i for i, n in enumerate(self.names) if all(Column(q, n) in known for q in QUANTITIES)]
+        which = [i for i in which if self.group[i] < len(self.groups)]
+        names = [self.names[i] for i in which]
+        seen = Measured.read(self.run, names, last=self.comparer.last, points=POINTS) if names else []
+        schedules = self.comparer.schedules
+        return {
+            i: Case(one, self.tensors[i], None, self.groups[self.group[i]], schedules)
+            for i, one in zip(which, seen, strict=True)
+            if len(one.steps)
+        }
 
     def case(self, i: int) -> Case | None:
-        """The forecast of tensor i; None where nothing was measured of it."""
-        if i not in self._cases:
-            (seen,) = Measured.read(self.run, [self.names[i]], last=self.comparer.last, points=POINTS)
-            if not len(seen.steps):
-                return None
-            info = self.tensors[i]
-            self._cases[i] = Case(seen, info, None, self.groups[info.group], self.comparer.schedules)
-        return self._cases[i]
+        """The forecast of tensor i; None where too little was measured of it."""
+        return self._cases.get(i)
 
     def meta(self, key: str) -> Any:
         """A word of the run's metadata; None where there is none."""

@@ -88,6 +88,11 @@ class Faults:
 
         return made
 
+    @property
+    def late(self) -> bool:
+        """Whether something has failed in another thread that nobody has heard of."""
+        return bool(self._late)
+
     def came_late(self) -> list[Exception]:
         """What has failed in another thread since the last call."""
         late, self._late = self._late, []

@@ -52,8 +52,11 @@ class Logged:
             if isinstance(value, Tensor):
                 if value.numel() != 1:
                     raise ValueError(f"{name} has shape {tuple(value.shape)}: must be a number, or have one element")
+                if value.device.type == "cpu":
+                    kept[name] = value.item()
+                    continue
                 kept[name] = value.detach().clone().reshape(())
-                self._away = self._away or value.device.type != "cpu"
+                self._away = True
             else:
                 try:
                     kept[name] = float(value)
@@ -114,4 +117,6 @@ def _wide(x: Tensor) -> bool:
 
 def whole(value: Any) -> Any:
     """A DTensor made whole, which all processes take part in; anything else as it is."""
-    return value.full_tensor() if hasattr(value, "full_tensor") else value
+    if type(value) in (Tensor, float, int) or not hasattr(value, "full_tensor"):
+        return value
+    return value.full_tensor()

@@ -6,6 +6,7 @@ tensor, which is moved off the device once.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ from torch import Tensor
 
 from equipoise.monitor.blocks import Block, blocks_of
 from equipoise.monitor.owners import Owners
-from equipoise.monitor.room import Room
+from equipoise.monitor.room import Cell, Room
 from equipoise.monitor.sources import Sources
 from equipoise.monitor.sums import SUMS, RowSums
 from equipoise.monitor.tensors import Fingerprint, Watched, watched
@@ -55,10 +56,14 @@ class Frame:
         self._initial = [self._start_of(block, starts) for block in self.blocks]
         self.low = any(t.low for t in self.tensors)
         """Whether any is of low precision."""
-        self._names = [n for n in SUMS if n not in ("cw", "cd") and (n != "same" or self.low)]
+        self._names = self._needed(cautious=False)
         self._plain = [t.p for t in self.tensors]
         self._room: Room | None = None
         self._clear()
+
+    def _needed(self, cautious: bool) -> list[str]:
+        """The sums that are measured."""
+        return [n for n in SUMS if (n not in ("cw", "cd") or cautious) and (n != "same" or self.low)]
 
     def _make_order(self) -> NDArray[np.int64]:
         """For each row of the blocks its place among all rows."""
@@ -107,7 +112,7 @@ class Frame:
             cautious: whether any tensor's decay is cautious.
         """
         if cautious and "cw" not in self._names:
-            self._names = [*self._names, "cw", "cd"]
+            self._names = self._needed(cautious)
             self.release()
         if self._room is None:
             self._room = Room(self.blocks, self._names, len(self.sampled))
@@ -130,71 +135,79 @@ class Frame:
         self.stepped[self._span[owner]] = True
         self.ages[self._span[owner]] = self._sources[owner].ages(taken)
         params = self._params()
+        held = self._look_up(owner, momentum=True) if grads else None
+        # One block after the other, all that is measured of it: what is read again is still in the cache.
         for cell in self._room.cells(owner):
-            cell.square("ww", cell.working(cell.block.gather(params, True, cell.make_copy(), copy=True)))
-        if grads:
-            self._measure_grads(owner, momentum=True)
+            w = cell.working(cell.block.gather(params, True, cell.make_copy(), copy=True))
+            cell.square("ww", w)
+            if held is not None:
+                self._measure_grad(cell, w, *held)
 
     def _params(self) -> list[Tensor | None]:
         """The local part of each parameter."""
         return [t.local for t in self.tensors] if self.sharded else self._plain  # type: ignore[return-value]
 
-    def _measure_grads(self, owner: int, momentum: bool) -> None:
-        assert self._room is not None
+    def _look_up(self, owner: int, momentum: bool) -> tuple[list[Tensor | None], list[Tensor | None]]:
+        """Gradients and momentum of all tensors, as one optimizer has them."""
         span, sources = self._span[owner], self._sources[owner]
-        none: list[Tensor | None] = [None] * len(self.tensors)
-        grads, averages = none, none.copy()
+        grads: list[Tensor | None] = [None] * len(self.tensors)
+        averages = grads.copy()
         grads[span] = sources.grads()
         if momentum:
             averages[span] = sources.averages()
         self.has_grad[span] = [g is not None for g in grads[span]]
         self.has_momentum[span] = [m is not None for m in averages[span]]
         self.has_momentum &= self.has_grad
-        for cell in self._room.cells(owner):
-            block = cell.block
-            some, full = _any_all(self.has_grad[block.tensors])
-            if not some:
-                continue
-            g, w = block.gather(grads, full, cell.scratch(0)), cell.working(cell.copy)
-            cell.square("gg", g)
-            cell.dot("gw", g, w)
-            some, full = _any_all(self.has_momentum[block.tensors])
-            if some:
-                m = block.gather(averages, full, cell.scratch(1))
-                cell.square("mm", m)
-                cell.dot("gm", g, m)
+        return grads, averages
 
-    def after(self, owner: int, grads: bool, cautious: NDArray[np.bool_]) -> None:
-        """Turn the copy into the change, and measure it.
+    def _measure_grad(self, cell: Cell, w: Tensor, grads: list[Tensor | None], averages: list[Tensor | None]) -> None:
+        block = cell.block
+        some, full = _any_all(self.has_grad[block.tensors])
+        if not some:
+            return
+        g = block.gather(grads, full, cell.gathered)
+        cell.square("gg", g)
+        cell.dot("gw", g, w)
+        some, full = _any_all(self.has_momentum[block.tensors])
+        if some:
+            m = block.gather(averages, full, cell.work)
+            cell.square("mm", m)
+            cell.dot("gm", g, m)
+
+    def after(self, owner: int, grads: bool, cautious: NDArray[np.bool_], spectral: Collection[int] = ()) -> None:
+        """Measure the change.
 
         Args:
             owner: number of the optimizer that has just stepped.
             grads: whether to measure the gradients now, as after a closure.
             cautious: for each tensor whether its decay is cautious.
+            spectral: tensors whose copy becomes the change, for `change_of`.
         """
         assert self._room is not None
-        if grads:
-            self._measure_grads(owner, momentum=False)
+        held = self._look_up(owner, momentum=False) if grads else None
         params = self._params()
         for cell, start in zip(self._room.all, self._initial, strict=True):
             block = cell.block
             if block.owner != owner:
                 continue
-            new = block.gather(params, True, cell.scratch(0))
-            change = cell.turn_into_change(new)
+            if held is not None:
+                self._measure_grad(cell, cell.working(cell.copy), *held)
+            new = block.gather(params, True, cell.gathered)
+            change = cell.change(new, keep=not block.among.isdisjoint(spectral))
             cell.square("dd", change)
-            cell.dot("dw", change, new)
             if cautious[block.tensors].any():
+                change = change.clone()  # products overwrite it
                 # Decay acted where u·w ≥ 0, and there it and the step pull the same way: Δ·w < 0.
                 w = new - change
                 w.mul_(change * w < 0)
                 cell.square("cw", w)
                 cell.dot("cd", change, w)
+            cell.dot("dw", new, change)
             if start is not None:
                 cell.angles(new, *start)
 
     def change_of(self, index: int) -> Tensor:
-        """The change of one tensor's local part, as rows; only between `after` and `release`."""
+        """The change of one tensor's local part, as rows; after `after` was told to keep it, until `release`."""
         assert self._room is not None
         parts = []
         for cell in self._room.all:

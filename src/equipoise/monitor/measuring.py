@@ -72,19 +72,19 @@ class Measuring:
         """Whether this process measures at all: the first one, or where parameters are sharded all of them."""
         return self._first or self.frame.sharded
 
-    def count(self, owner: int, groups: list[GroupStep]) -> None:
-        """Count a step of one optimizer, and in each of its groups' memories where they could be read."""
+    def count(self, owner: int, groups: list[GroupStep], first: int, total: int) -> None:
+        """Count a step of one optimizer, and in each of its groups' memories where they could be read.
+
+        Args:
+            owner: number of the optimizer.
+            groups: the numbers of its groups; empty where they were not read.
+            first: number of the first of them among all.
+            total: how many there are in all.
+        """
         self._taken[owner] += 1
-        missing = len(self._owners.param_groups) - len(self._memories)
-        self._memories += [quantities.MemorySoFar() for _ in range(missing)]
-        if not groups:
-            return
-        for i, step, group in zip(
-            self._owners.groups_of(owner), groups, self._owners.each[owner].param_groups, strict=True
-        ):
-            # L2 in SGD's gradient is magnified by momentum as the gradient is.
-            kept = 1.0 - float(group.get("momentum") or 0.0) if step.coupled else 1.0
-            self._memories[i].step(step.lr, step.lr * step.weight_decay / kept if step.coupled else step.lost)
+        self._memories += [quantities.MemorySoFar() for _ in range(total - len(self._memories))]
+        for i, step in enumerate(groups, first):
+            self._memories[i].step(step.lr, step.decays)
 
     # The step, in its order
 
@@ -102,11 +102,15 @@ class Measuring:
             assembler, spectra = self._renew(fits, writer)
         else:
             assembler, spectra = self._assembler, self._spectra
-        afforded = self._afforded if self.frame.sharded else spectra.affords(self._cadence.credit)
+        afforded = self._afforded if self.frame.sharded else self._affords(spectra)
         self._chosen = spectra.due(self._spectra_every, self._measured, afforded)
         groups = [group_step(one, group) for one in owners.each for group in one.param_groups]
         self.open = Step(number, self.frame, assembler, groups, {})
         self.frame.begin(cautious=any(g.cautious for g in groups))
+
+    def _affords(self, spectra: Spectra) -> int:
+        """How many tensors' spectra the time pays for; it is asked where nothing else decides."""
+        return spectra.affords(self._cadence.credit) if self._spectra_every is None else 0
 
     def _renew(self, fits: bool, writer: RunWriter | None) -> tuple[Assembler, Spectra]:
         """Look at the parameters again, and say what they are."""
@@ -161,7 +165,7 @@ class Measuring:
         turn.end(self._owners.each[owner])
         try:
             if not step.failed:
-                step.frame.after(owner, turn.closure, step.assembler.cautious(step.groups))
+                step.frame.after(owner, turn.closure, step.assembler.cautious(step.groups), self._chosen)
         except Exception:
             step.failed = True
             raise
@@ -196,7 +200,7 @@ class Measuring:
         assert step is not None
         step.failed |= not all(turn.ended for turn in step.turns.values())  # something raised inside a step
         owners, cadence = len(self._owners), self._cadence
-        afforded = self._spectra.affords(cadence.credit) if self._spectra and step.frame.sharded else 0
+        afforded = self._affords(self._spectra) if self._spectra and step.frame.sharded else 0
         words = (*cadence.account, float(afforded))
         error: Exception | None = None
         flat = None
@@ -217,6 +221,11 @@ class Measuring:
             step.frame.release()
         if error is not None:
             raise error
+
+    @property
+    def busy(self) -> bool:
+        """Whether a step is being measured, or the numbers of one wait."""
+        return self.open is not None or self._waiting is not None
 
     @property
     def ready(self) -> bool:

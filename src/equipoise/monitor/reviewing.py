@@ -14,6 +14,9 @@ from equipoise.planner.finding import Finding
 FIRST = 32
 """Measured steps before the first look; the next ones come when twice as many have been measured."""
 
+USUAL = 2e-3
+"""Seconds of the processor that a look takes for each tensor, until one has been timed."""
+
 LEAST = 8
 """With fewer measured steps there is no look at the end."""
 
@@ -32,18 +35,21 @@ class Reviewing:
         self._thread: threading.Thread | None = None
         self._found: list[Finding] = []
         self._error: Exception | None = None
-        self._cost = self._spent = 0.0
+        self._cost: float | None = None
+        self._spent = 0.0
         self._lock = threading.Lock()
 
-    def measured(self, trained: float) -> None:
+    def measured(self, trained: float, tensors: int) -> None:
         """A step was measured: it may be time for a look.
 
         Args:
             trained: seconds of training so far.
+            tensors: how many there are.
         """
         self._rows += 1
+        cost = USUAL * tensors if self._cost is None else self._cost
         busy = self._thread is not None and self._thread.is_alive()
-        if self._path is None or self._rows < self._next or busy or self._cost > self._overhead * trained:
+        if self._path is None or self._rows < self._next or busy or cost > self._overhead * trained:
             return
         self._next = 2 * self._rows
         self._thread = threading.Thread(target=self._look, name="equipoise-review", daemon=True)

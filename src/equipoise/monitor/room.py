@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from equipoise.monitor.blocks import Block
+from equipoise.monitor.sums import SQUARES
 
 
 class Cell:
@@ -46,40 +47,52 @@ class Cell:
         """Give it back."""
         self._copy = None
 
-    def scratch(self, which: int) -> Tensor | None:
+    @property
+    def gathered(self) -> Tensor | None:
         """Room to put small tensors together in; None for a block that is measured where it lies."""
-        return None if self.block.direct else self._room.scratch(self.block, which)
+        return None if self.block.direct else self._room.scratch(self.block, 0)
+
+    @property
+    def work(self) -> Tensor:
+        """Room to calculate in: whoever fills it has read what was there."""
+        return self._room.scratch(self.block, 1)
 
     def working(self, x: Tensor) -> Tensor:
         """The numbers in the precision that is worked in."""
         return x if x.dtype == self.block.work else x.to(self.block.work)
 
-    def turn_into_change(self, new: Tensor) -> Tensor:
-        """The change, in place of the copy; of low precision it is rounded there, as spectra alone read it."""
+    def change(self, new: Tensor, keep: bool) -> Tensor:
+        """The change.
+
+        Args:
+            new: the weights after the step.
+            keep: put it in place of the copy, where spectra read it; of low precision it is rounded there.
+        """
         if self.copy.dtype == self.block.work:
-            return torch.sub(new, self.copy, out=self.copy)
-        change = new - self.copy
-        self.copy.copy_(change)
+            # Work's room stays in the cache, the copy would have to be written back to memory.
+            return torch.sub(new, self.copy, out=self.copy if keep else self.work)
+        change = torch.sub(new, self.copy, out=self.work)
+        if keep:
+            self.copy.copy_(change)
         self._slots["same"].copy_((change == 0).sum(1))
         return change
 
     def square(self, name: str, x: Tensor) -> None:
-        """Store x·x of each row."""
-        if self._one and self._exact:
+        """Store ‖x‖ of each row, which `Room.flat` squares."""
+        if self._one and self._exact:  # vector_norm takes one row with one thread
             flat = x.view(-1)
-            torch.dot(flat, flat, out=self._points[name])
+            torch.dot(flat, flat, out=self._points[name]).sqrt_()
         elif self._exact:
-            torch.linalg.vector_norm(x, dim=1, out=self._slots[name]).square_()
+            torch.linalg.vector_norm(x, dim=1, out=self._slots[name])
         else:
-            self._slots[name].copy_(torch.linalg.vector_norm(x, dim=1).square_())
+            self._slots[name].copy_(torch.linalg.vector_norm(x, dim=1))
 
     def dot(self, name: str, a: Tensor, b: Tensor) -> None:
-        """Store a·b of each row."""
+        """Store a·b of each row; b is overwritten if it is in the room to calculate in."""
         if self._one and self._exact:
             torch.dot(a.view(-1), b.view(-1), out=self._points[name])
         elif self._exact:
-            product = torch.mul(a, b, out=self._room.scratch(self.block, 2))
-            torch.sum(product, 1, out=self._slots[name])
+            torch.sum(torch.mul(a, b, out=self.work), 1, out=self._slots[name])
         else:
             self._slots[name].copy_(torch.linalg.vecdot(a, b))
 
@@ -119,8 +132,9 @@ class Room:
         self._views: dict[tuple[int, int], Tensor] = {}
         self._largest: dict[tuple[Any, ...], int] = {}
         for block in blocks:
-            key = (block.device, block.work)
-            self._largest[key] = max(self._largest.get(key, 0), block.rows * block.width)
+            for which in (0, 1)[block.direct :]:
+                key = (block.device, block.work, which)
+                self._largest[key] = max(self._largest.get(key, 0), block.rows * block.width)
         self.all = [Cell(block, self) for block in blocks]
         self._by_owner: dict[int, list[Cell]] = {}
         for cell in self.all:
@@ -140,14 +154,13 @@ class Room:
             x.zero_()
 
     def scratch(self, block: Block, which: int) -> Tensor:
-        """Room for one block, the same for all of them."""
+        """Room for one block, the same for all of them: 0 to put small tensors together, 1 to calculate in."""
         view = self._views.get((block.first, which))
         if view is None:
-            key = (block.device, block.work)
-            flat = self._scratch.get((*key, which))
+            key = (block.device, block.work, which)
+            flat = self._scratch.get(key)
             if flat is None:
-                flat = torch.empty(self._largest[key], dtype=block.work, device=block.device)
-                self._scratch[*key, which] = flat
+                flat = self._scratch[key] = torch.empty(self._largest[key], dtype=block.work, device=block.device)
             view = flat[: block.rows * block.width].view(block.rows, block.width)
             self._views[block.first, which] = view
         return view
@@ -162,8 +175,10 @@ class Room:
         device = self._devices[0]
         dtype = self.sums[device].dtype
         parts = []
+        squares = sum(name in SQUARES for name in self.names)  # the first ones
         for d in self._devices:
             sums, samples = self.sums[d], self.samples[d]
+            sums[:squares].square_()
             if spread is not None:
                 order = torch.from_numpy(spread[1]).to(d)
                 sums = torch.zeros(len(sums), spread[0], dtype=dtype, device=d).index_add_(1, order, sums)

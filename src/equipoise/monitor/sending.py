@@ -98,6 +98,11 @@ class Sending:
         """Keep what was measured at a step, until what the loop logs of it is there."""
         self._held = arrived if self._lanes else None
 
+    @property
+    def busy(self) -> bool:
+        """Whether something is held."""
+        return self._held is not None
+
     def go(self, logged: Logged) -> None:
         """Send what is held, and what the loop logged since the last time; the next step begins.
 

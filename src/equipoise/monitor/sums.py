@@ -9,9 +9,10 @@ from numpy.typing import NDArray
 
 Array = NDArray[np.float64]
 
-SUMS = ("ww", "gg", "gw", "mm", "gm", "dd", "dw", "same", "cw", "cd")
-"""Inner products that are measured of each row: w·w, g·g, g·w, m·m, g·m, Δ·Δ, Δ·w′ (w′ after the step), the number of
-weights that did not change (low precision alone), ŵ·ŵ and Δ·ŵ (cautious decay alone)."""
+SQUARES = ("ww", "gg", "mm", "dd", "cw")
+SUMS = (*SQUARES, "gw", "gm", "dw", "cd", "same")
+"""Inner products that are measured of each row: w·w, g·g, m·m, Δ·Δ, ŵ·ŵ, then g·w, g·m, Δ·w′ (w′ after the step), Δ·ŵ,
+and the number of weights that did not change (low precision alone); those with ŵ where decay is cautious alone."""
 
 
 class RowSums:

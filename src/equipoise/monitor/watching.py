@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from equipoise.monitor import quantities, sending, spectrum
+from equipoise.monitor.backlog import Backlog
 from equipoise.monitor.cadence import Cadence
 from equipoise.monitor.decompose import group_step
 from equipoise.monitor.faults import Faults
@@ -121,6 +122,7 @@ class Watch:
         self._sending.open(self._writer)
         self._logged = Logged(self._writer)
         self._knots = Knots(self._writer)
+        self._backlog = Backlog(owners)
         self._reviewing = Reviewing(Path(path) if diagnose and self._writer is not None else None, overhead)
         self._closed = False
         self._handles: list[Any] = []
@@ -158,6 +160,7 @@ class Watch:
         for handle in self._handles:
             handle.remove()
         try:
+            self._catch_up()
             self._send()
             self._finish()
             self._logged.flush()
@@ -191,38 +194,74 @@ class Watch:
     @property
     def share(self) -> float:
         """The time that watching took so far, as a share of training's."""
+        self._try(self._catch_up)
         return self._cadence.share
 
     # Hooks
 
-    @torch.no_grad()
     def _before(self, owner: int, optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         start = time.perf_counter()
-        measuring = self._measuring
         try:
             new = self._owners.begins(owner)
-            due = self._new_step(start) if new else measuring.open is not None
-            readable = due or cheap(optimizer)
-            groups = [group_step(optimizer, g) for g in optimizer.param_groups] if readable else []
-            measuring.count(owner, groups)
-            self._knots.take(self.step, self._owners.groups_of(owner).start, groups, len(self._owners.param_groups))
-            if due and new:
-                measuring.begin(self.step, self._writer)
-            if due:
-                measuring.before(owner, has_closure(args, kwargs), groups)
+            if self._idle and not (new and self._due(self.step + 1)):
+                self.step += new
+                if self._backlog.add(self.step, owner, new, start):
+                    self._catch_up()
+                self._cadence.also(time.perf_counter() - start)
+                return
+            with torch.no_grad():
+                self._begin(owner, new, start, has_closure(args, kwargs))
         except Exception as error:
             self._fail(error)
         self._count(start)
 
-    @torch.no_grad()
     def _after(self, owner: int, optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if self._measuring.open is None:
             return
         start = time.perf_counter()
-        self._try(self._measuring.after, owner, self._keeps)
-        self._count(start)
-        if self._owners.complete:
-            self._send()
+        with torch.no_grad():
+            self._try(self._measuring.after, owner, self._keeps)
+            self._count(start)
+            if self._owners.complete:
+                self._send()
+
+    @property
+    def _idle(self) -> bool:
+        """Whether there is nothing to do of the steps before."""
+        return not (self._measuring.busy or self._sending.busy or self._faults.late)
+
+    def _due(self, step: int) -> bool:
+        return self._cadence.due(step) and not self._faults.too_many and self._measuring.takes_part
+
+    def _begin(self, owner: int, new: bool, start: float, closure: bool) -> None:
+        """An optimizer is about to step, in a step that is measured or is the first after one."""
+        self._catch_up()
+        measuring, owners = self._measuring, self._owners
+        due = self._new_step(start) if new else measuring.open is not None
+        optimizer = owners.each[owner]
+        groups = [group_step(optimizer, g) for g in optimizer.param_groups] if due or cheap(optimizer) else []
+        first, total = owners.groups_of(owner).start, len(owners.param_groups)
+        measuring.count(owner, groups, first, total)
+        self._knots.take(self.step, first, groups, total)
+        if due and new:
+            measuring.begin(self.step, self._writer)
+        if due:
+            measuring.before(owner, closure, groups)
+
+    def _catch_up(self) -> None:
+        """Take in the steps that were not measured."""
+        kept = self._backlog.take()
+        if not kept:
+            return
+        for passed in kept:
+            if passed.new:
+                self._cadence.begins(passed.start)
+            optimizer = self._owners.each[passed.owner]
+            groups = [group_step(optimizer, g) for g in passed.groups or ()]
+            self._measuring.count(passed.owner, groups, passed.first, passed.total)
+            self._knots.take(passed.step, passed.first, groups, passed.total)
+        self._sending.go(self._logged)
+        self._cadence.also(self._sending.take_seconds())
 
     def _new_step(self, start: float) -> bool:
         """End the step before, and begin the next; whether it is measured."""
@@ -232,7 +271,7 @@ class Watch:
         self._finish()
         self._sending.go(self._logged)
         self._cadence.also(self._sending.take_seconds())
-        return not self._faults.too_many and self._cadence.due(self.step) and self._measuring.takes_part
+        return self._due(self.step)
 
     def _send(self) -> None:
         """Send the step that is being measured on its way."""
@@ -274,7 +313,7 @@ class Watch:
         self._cadence.beside(self._writer.seconds)
         self._writer.append(arrived.number, self._faults.later(lambda: arrived.row))
         self._sending.hold(arrived)
-        self._reviewing.measured(self._cadence.trained)
+        self._reviewing.measured(self._cadence.trained, len(arrived.frame.tensors))
         found, seconds = self._reviewing.take()
         self._say(found)
         self._cadence.also(seconds)

@@ -64,15 +64,19 @@ def matrices(shape: tuple[int, ...], group: dict[str, Any]) -> tuple[int, int, i
     return count * split, rows // split, columns
 
 
-@final
-class MuonRule(Rule):
-    """u = scale · UVᵀ of the averaged gradient, matrices of one shape together."""
+class MatrixRule(Rule):
+    """Directions of whole matrices from the averaged gradient."""
 
     state = ("momentum_buffer",)
     compiles = False
 
     def numbers(self, t: int, group: dict[str, Any]) -> dict[str, float]:
         return {"take": 1 - group["momentum"], "momentum": group["momentum"]}
+
+
+@final
+class MuonRule(MatrixRule):
+    """u = scale · UVᵀ of the averaged gradient, matrices of one shape together."""
 
     def __call__(self, g: Any, averages: tuple[Any, ...], numbers: dict[str, Any], group: dict[str, Any]) -> Any:
         x = averaged(g, *averages, nesterov=group["nesterov"], **numbers)
@@ -108,14 +112,8 @@ class MuonRule(Rule):
 
 
 @final
-class DualRule(Rule):
+class DualRule(MatrixRule):
     """u = dualize(x)/s in the group's norm, x the averaged gradient, s the layer's scale.  THEORY 8."""
-
-    state = ("momentum_buffer",)
-    compiles = False
-
-    def numbers(self, t: int, group: dict[str, Any]) -> dict[str, float]:
-        return {"take": 1 - group["momentum"], "momentum": group["momentum"]}
 
     def __call__(self, g: Any, averages: tuple[Any, ...], numbers: dict[str, Any], group: dict[str, Any]) -> Any:
         x = averaged(g, *averages, nesterov=group["nesterov"], **numbers)
