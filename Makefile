@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
-BENCHMARKS := theory optim muon store polar watch board
+BENCHMARKS := theory optim muon store polar watch board lab
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test lint types unit evidence bench format clean

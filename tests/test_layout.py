@@ -26,7 +26,8 @@ MAY_IMPORT = {
     "planner": {"theory", "schedules"},
     "monitor": {"theory", "schedules", "optim", "planner"},
     "board": {"theory", "schedules", "planner", "monitor"},
-    "cli": {"theory", "schedules", "planner", "monitor", "board"},
+    "lab": {"theory", "schedules", "geometry", "optim", "planner", "monitor", "board"},
+    "cli": {"theory", "schedules", "planner", "monitor", "board", "lab"},
 }
 """What each part may import of the others. Every part must be listed."""
 

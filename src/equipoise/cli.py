@@ -340,6 +340,50 @@ def watch(
         show(Look(opened, layers=layers, sort=sort, predict=Latest(opened)), console(), top=top, once=once)
 
 
+lab_app = typer.Typer(help="Experiments that test the theory, and one's own.", no_args_is_help=True)
+app.add_typer(lab_app, name="lab")
+
+
+@lab_app.command("list")
+def lab_list() -> None:
+    """The experiments that there are."""
+    from equipoise.lab.show import render_catalogue
+
+    _print(render_catalogue())
+
+
+@lab_app.command("run")
+def lab_run(
+    name: Annotated[str, typer.Argument(help="An experiment (see equipoise lab list), or a Python file with one.")],
+    preset: Annotated[
+        str, typer.Option(help="smoke (seconds), small (under half an hour on two cores) or full.")
+    ] = "small",
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Folder of its trials. Default: lab/NAME-PRESET.")
+    ] = None,
+    figure: Annotated[Path | None, typer.Option(help="Draw it into this file: PDF, PNG or SVG.")] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Run an experiment, or go on with it where it was stopped; print its table and its claims.
+
+    [dim]equipoise lab run random-walk --preset smoke --figure walk.pdf[/dim]
+    """
+    from equipoise.lab.conduct import OUTCOME, conduct, write_figure
+    from equipoise.lab.experiments import find
+    from equipoise.lab.show import bars, render_outcome
+
+    experiment = find(name)
+    folder = output or Path("lab") / f"{experiment.name}-{preset}"
+    with bars() as report:
+        outcome, done = conduct(experiment, folder, preset=preset, report=report)
+    if figure is not None:
+        write_figure(experiment, outcome, figure)
+    typer.echo((folder / OUTCOME).read_text(), nl=False) if json else _print(render_outcome(outcome, done))
+    for one in done:
+        if one.result.status == "failed":
+            typer.echo(f"equipoise: trial {one.trial.key} failed: {one.result.error.splitlines()[-1]}", err=True)
+
+
 def _comparison(plans: Any) -> Any:
     from equipoise.planner.show import render_comparison
 

@@ -1,0 +1,214 @@
+"""Data as tensors in memory, and batches that are a pure function of the seed and the step.
+
+The t-th batch of a seed is the same whoever asks and when, so that a resumed trial needs no state of a loader.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, final
+
+import torch
+from torch import Tensor
+
+from equipoise.theory import _check
+
+Batch = tuple[Tensor, Tensor]
+Batches = Callable[[int], Batch]
+"""Step (1, 2, …) → batch."""
+
+TASKS = ("classes", "pairs", "regression", "tokens", "walk")
+"""What is to be learnt: a class; a sequence from another; numbers; the next token; nothing, as in a random walk."""
+
+
+def seeded(*parts: int | str) -> torch.Generator:
+    """A generator whose numbers depend on all parts, and on nothing else.
+
+    >>> a, b = (torch.rand(1, generator=seeded(7, "order", epoch)) for epoch in (0, 1))
+    >>> bool(a == b), bool(a == torch.rand(1, generator=seeded(7, "order", 0)))
+    (False, True)
+    """
+    digest = hashlib.sha256("/".join(map(str, parts)).encode()).digest()
+    return torch.Generator().manual_seed(int.from_bytes(digest[:8], "little"))
+
+
+class Source(ABC):
+    """Where batches come from."""
+
+    @abstractmethod
+    def batches(self, size: int, seed: int) -> Batches:
+        """The batches of a seed, by step."""
+
+    @abstractmethod
+    def to(self, device: torch.device | str) -> Source:
+        """The same on a device."""
+
+    @abstractmethod
+    def digest(self) -> bytes:
+        """SHA-256 of the content."""
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Split(Source):
+    """Samples and what is to be learnt of them; whole numbers may be stored small, and come as int64.
+
+    Batches are those of one permutation an epoch; the samples that fill no batch are left out of the epoch. Images may
+    be bytes, and come as floats of mean 0 and standard deviation 1 where `scale` has both of the bytes' channels.
+    """
+
+    x: Tensor
+    y: Tensor
+    scale: tuple[Tensor, Tensor] | None = None
+
+    def __post_init__(self) -> None:
+        if len(self.x) != len(self.y):
+            raise ValueError(f"x has {len(self.x)} samples and y {len(self.y)}: must be as many")
+
+    def __len__(self) -> int:
+        return len(self.x)
+
+    def take(self, index: Tensor | slice) -> Batch:
+        """The samples at these places."""
+        if isinstance(index, slice):
+            x, y = self.x[index], self.y[index]
+        else:
+            x, y = self.x.index_select(0, index), self.y.index_select(0, index)
+        if self.scale is None:
+            return _wide(x), _wide(y)
+        mean, std = self.scale
+        return x.float().sub_(mean).div_(std), _wide(y)
+
+    def batches(self, size: int, seed: int) -> Batches:
+        """The batches of a seed, by step."""
+        _check.whole("batch_size", size, low=1)
+        if size > len(self):
+            raise ValueError(f"batch_size = {size}: must be ≤ {len(self)}, the number of samples")
+        per_epoch = len(self) // size
+        known, order = -1, torch.empty(0, dtype=torch.long)
+
+        def batch(step: int) -> Batch:
+            nonlocal known, order
+            epoch, place = divmod(step - 1, per_epoch)
+            if epoch != known:
+                order = torch.randperm(len(self), generator=seeded(seed, "order", epoch)).to(self.x.device)
+                known = epoch
+            return self.take(order[place * size : (place + 1) * size])
+
+        return batch
+
+    def to(self, device: torch.device | str) -> Split:
+        """The same on a device."""
+        scale = None if self.scale is None else (self.scale[0].to(device), self.scale[1].to(device))
+        return Split(self.x.to(device), self.y.to(device), scale)
+
+    def digest(self) -> bytes:
+        """SHA-256 of types, shapes and content."""
+        content = hashlib.sha256()
+        for part in (self.x, self.y):
+            content.update(f"{part.dtype}{tuple(part.shape)}".encode())
+            content.update(part.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes())
+        return content.digest()
+
+
+@final
+@dataclass(frozen=True)
+class Noise(Source):
+    """Standard normal inputs, and output gradients of standard deviation scale/(outputs·batch): RE appendix J."""
+
+    inputs: int
+    outputs: int
+    scale: float = 1.0
+    device: torch.device | str = "cpu"
+
+    def batches(self, size: int, seed: int) -> Batches:
+        """The batches of a seed, by step."""
+        _check.whole("batch_size", size, low=1)
+
+        def batch(step: int) -> Batch:
+            g = seeded(seed, "noise", step)
+            x = torch.randn(size, self.inputs, generator=g)
+            y = torch.randn(size, self.outputs, generator=g) * (self.scale / (self.outputs * size))
+            return x.to(self.device), y.to(self.device)
+
+        return batch
+
+    def to(self, device: torch.device | str) -> Noise:
+        """The same on a device; the numbers do not depend on it."""
+        return Noise(self.inputs, self.outputs, self.scale, device)
+
+    def digest(self) -> bytes:
+        """SHA-256 of what it is made by."""
+        return hashlib.sha256(f"noise/{self.inputs}/{self.outputs}/{self.scale}".encode()).digest()
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Data:
+    """A task to learn.
+
+    Attributes:
+        name: what it is called.
+        task: one of `TASKS`.
+        train: what is trained on.
+        test: what is tested on; None for a random walk.
+        outputs: classes, tokens, or numbers to predict.
+        info: what a model or a reader may want to know besides, as `length` or `vocabulary`.
+    """
+
+    name: str
+    task: str
+    train: Source
+    test: Split | None
+    outputs: int
+    info: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        _check.choice("task", self.task, TASKS)
+
+    def to(self, device: torch.device | str) -> Data:
+        """The same on a device."""
+        test = None if self.test is None else self.test.to(device)
+        return Data(self.name, self.task, self.train.to(device), test, self.outputs, self.info)
+
+    @cached_property
+    def checksum(self) -> str:
+        """SHA-256 of all of it, in hex."""
+        parts = [self.train.digest(), b"" if self.test is None else self.test.digest()]
+        return hashlib.sha256(b"".join(parts)).hexdigest()
+
+
+def images(name: str, train: tuple[Tensor, Tensor], test: tuple[Tensor, Tensor], classes: int, **info: Any) -> Data:
+    """Images as bytes [samples, channels, height, width], scaled by what is measured on those trained on.
+
+    Args:
+        name: of the data.
+        train: images and classes to train on.
+        test: images and classes to test on.
+        classes: how many.
+        **info: what to remember besides.
+    """
+    # From counts of the 256 values: exact, and without a copy as floats.
+    counts = torch.stack([torch.bincount(c.flatten(), minlength=256) for c in train[0].unbind(1)]).double()
+    values = torch.arange(256, dtype=torch.float64)
+    mean = counts @ values / counts.sum(1)
+    std = (counts @ values.square() / counts.sum(1) - mean.square()).sqrt()
+    scale = (mean.float().view(-1, 1, 1), std.float().clamp_min(1e-6).view(-1, 1, 1))
+    return Data(name, "classes", Split(*train, scale), Split(*test, scale), classes, info)
+
+
+def split(name: str, task: str, x: Tensor, y: Tensor, *, test: float, seed: int, outputs: int, **info: Any) -> Data:
+    """Set a share of the samples apart for the test, chosen by the seed."""
+    share = _check.number("test", test, low=0, high=1, open_low=True, open_high=True)
+    order = torch.randperm(len(x), generator=seeded(seed, "split"))
+    held = round(share * len(x))
+    first, rest = order[:held], order[held:]
+    return Data(name, task, Split(x[rest], y[rest]), Split(x[first], y[first]), outputs, info)
+
+
+def _wide(x: Tensor) -> Tensor:
+    return x if x.is_floating_point() else x.long()

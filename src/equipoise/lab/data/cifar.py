@@ -1,0 +1,47 @@
+"""CIFAR-10 and CIFAR-100: the binary version, as it is unpacked."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from equipoise.lab.data.base import Data, images
+
+PIXELS = 3 * 32 * 32
+LAYOUTS = {
+    "data_batch_1.bin": (10, 1, [f"data_batch_{i}.bin" for i in range(1, 6)], "test_batch.bin"),
+    "train.bin": (100, 2, ["train.bin"], "test.bin"),
+}
+"""First file of the training part: classes, bytes of labels (the last one counts), files to train and to test on."""
+
+
+def cifar(*, path: str | os.PathLike[str]) -> Data:
+    """Images [3, 32, 32] in 10 or 100 classes.
+
+    Args:
+        path: the folder cifar-10-batches-bin or cifar-100-binary. The Python version is a pickle, which could run
+            anything, and is not read.
+    """
+    folder = Path(path)
+    first = next((name for name in LAYOUTS if (folder / name).is_file()), None)
+    if first is None:
+        raise ValueError(
+            f"path = {str(path)!r}: must have {' or '.join(LAYOUTS)}: the binary version of CIFAR-10 or CIFAR-100"
+        )
+    classes, labels, train, test = LAYOUTS[first]
+    kept = [name for name in train if (folder / name).is_file()]
+    parts = [_read(folder / name, labels) for name in kept]
+    x, y = (torch.cat(side) for side in zip(*parts, strict=True))
+    return images(f"cifar-{classes}", (x, y), _read(folder / test, labels), classes)
+
+
+def _read(file: Path, labels: int) -> tuple[Tensor, Tensor]:
+    content = np.frombuffer(file.read_bytes(), np.uint8)
+    if not len(content) or len(content) % (labels + PIXELS):
+        raise ValueError(f"{file} has {len(content)} bytes: must be a multiple of {labels + PIXELS}; get it again")
+    rows = torch.from_numpy(content.reshape(-1, labels + PIXELS).copy())
+    return rows[:, labels:].reshape(-1, 3, 32, 32), rows[:, labels - 1].clone()

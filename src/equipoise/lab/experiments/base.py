@@ -1,0 +1,120 @@
+"""An experiment: its trials by preset, what its runs say, a figure. One file each, found by its name."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import inspect
+import pkgutil
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar, final
+
+from equipoise.lab.config import Trial
+from equipoise.lab.result import Result
+from equipoise.lab.results import Claim
+from equipoise.lab.train import RUN
+from equipoise.monitor import Run
+from equipoise.theory import _check
+
+PRESETS = ("smoke", "small", "full")
+"""Seconds; under half an hour on two cores; as the source."""
+
+
+@final
+@dataclass(frozen=True)
+class Done:
+    """A trial that has ended, and where it lies."""
+
+    result: Result
+    folder: Path
+
+    @property
+    def trial(self) -> Trial:
+        """Its config."""
+        return self.result.trial
+
+    def open(self) -> Run:
+        """What was measured during it."""
+        return Run.open(self.folder / RUN)
+
+
+@final
+@dataclass(frozen=True)
+class Outcome:
+    """What an experiment found.
+
+    Attributes:
+        rows: the table: words, numbers, `Stat`s.
+        claims: what the sources say, held against it.
+        curves: what the figure draws, by name.
+    """
+
+    rows: Sequence[Mapping[str, Any]]
+    claims: Sequence[Claim] = ()
+    curves: Mapping[str, Any] = field(default_factory=dict)
+
+
+class Experiment(ABC):
+    """One experiment. Subclasses say what to train, and what comes of it.
+
+    Attributes:
+        name: as on the command line.
+        source: what it reproduces.
+        about: one sentence.
+    """
+
+    name: ClassVar[str]
+    source: ClassVar[str]
+    about: ClassVar[str]
+
+    @abstractmethod
+    def trials(self, preset: str) -> list[Trial]:
+        """Every trial of a preset, seeds included."""
+
+    @abstractmethod
+    def analyse(self, done: Sequence[Done]) -> Outcome:
+        """The table and the claims, from what is done so far: trials may be missing, diverged or failed."""
+
+    @abstractmethod
+    def draw(self, outcome: Outcome, figure: Any) -> None:
+        """Draw the outcome on a matplotlib figure."""
+
+
+def catalogue() -> dict[str, type[Experiment]]:
+    """The experiments in this folder, by name."""
+    folder = Path(__file__).parent
+    found: dict[str, type[Experiment]] = {}
+    for info in pkgutil.iter_modules([str(folder)]):
+        if not info.name.startswith("_"):
+            found |= _in_module(importlib.import_module(f"equipoise.lab.experiments.{info.name}"))
+    return dict(sorted(found.items()))
+
+
+def find(name: str) -> Experiment:
+    """An experiment by its name, or the one in a Python file.
+
+    Args:
+        name: one of `catalogue()`, or the path of a file that has one class of experiment.
+    """
+    if not name.endswith(".py"):
+        known = catalogue()
+        return known[_check.choice("experiment", name, known)]()
+    if not Path(name).is_file():
+        raise ValueError(f"experiment = {name!r}: must be a file that exists")
+    spec = importlib.util.spec_from_file_location(Path(name).stem, name)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    own = list(_in_module(module).values())
+    if len(own) != 1:
+        raise ValueError(f"experiment = {name!r}: must have one class of Experiment, not {len(own)}")
+    return own[0]()
+
+
+def _in_module(module: Any) -> dict[str, type[Experiment]]:
+    classes = [c for c in vars(module).values() if inspect.isclass(c) and issubclass(c, Experiment)]
+    return {c.name: c for c in classes if c.__module__ == module.__name__ and not inspect.isabstract(c)}

@@ -1,0 +1,71 @@
+"""A GPT as nanoGPT has it: learnt positions, no biases, the output layer tied or not."""
+
+from __future__ import annotations
+
+from typing import final
+
+from torch import Tensor, nn
+
+from equipoise.lab.data import Data
+from equipoise.lab.models.transformer import Layer, positions, start
+from equipoise.theory import _check
+
+SIZES = {"tiny": (2, 32, 2), "mini": (4, 128, 4), "small": (6, 384, 6), "124M": (12, 768, 12)}
+"""Depth, width, heads."""
+
+
+@final
+class Gpt(nn.Module):
+    """Tokens → scores of the next token.
+
+    Args:
+        tokens: size of the vocabulary.
+        length: longest sequence.
+        depth: number of layers.
+        width: of the tokens.
+        heads: of each attention.
+        qk_norm: normalise queries and keys.
+        tied: the output layer is the table of tokens.
+        norm: with LayerNorm; False leaves all norms out but the last.
+    """
+
+    def __init__(
+        self, tokens: int, length: int, depth: int, width: int, heads: int, *, qk_norm: bool = False,
+        tied: bool = False, norm: bool = True,
+    ) -> None:  # fmt: skip
+        super().__init__()
+        self.tokens, self.positions = nn.Embedding(tokens, width), nn.Embedding(length, width)
+        self.layers = nn.ModuleList(Layer(width, heads, causal=True, qk_norm=qk_norm, norm=norm) for _ in range(depth))
+        self.norm = nn.LayerNorm(width, bias=False)
+        self.head = nn.Linear(width, tokens, bias=False)
+        start(self, depth)
+        if tied:
+            self.head.weight = self.tokens.weight
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Scores [batch, length, tokens]."""
+        x = self.tokens(x) + positions(self.positions, x.shape[1])
+        for layer in self.layers:
+            x = layer(x)
+        return self.head(self.norm(x))
+
+
+def gpt(
+    data: Data, *, size: str = "tiny", depth: int | None = None, width: int | None = None, heads: int | None = None,
+    qk_norm: bool = False, tied: bool = False, norm: bool = True,
+) -> Gpt:  # fmt: skip
+    """A GPT for tokens.
+
+    Args:
+        data: of the task "tokens".
+        size: one of `SIZES`.
+        depth: layers, where not the size's own.
+        width: of tokens, where not the size's own.
+        heads: where not the size's own.
+        qk_norm: normalise queries and keys.
+        tied: the output layer is the table of tokens.
+        norm: with LayerNorm.
+    """
+    own = SIZES[_check.choice("size", size, SIZES)]
+    d, w, h = (a or b for a, b in zip((depth, width, heads), own, strict=True))
+    return Gpt(data.outputs, data.info["length"], d, w, h, qk_norm=qk_norm, tied=tied, norm=norm)

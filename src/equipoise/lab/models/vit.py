@@ -1,0 +1,54 @@
+"""A vision transformer.  Dosovitskiy et al. 2021; DeiT-tiny by its size, Touvron et al. 2021."""
+
+from __future__ import annotations
+
+from typing import final
+
+import torch
+from torch import Tensor, nn
+
+from equipoise.lab.data import Data, Split
+from equipoise.lab.models.transformer import Layer, positions, start
+from equipoise.theory import _check
+
+SIZES = {"tiny": (2, 32, 2, 2), "small": (6, 128, 4, 4), "deit-tiny": (12, 192, 3, 16)}
+"""Depth, width, heads, pixels of a patch's side."""
+
+
+@final
+class Vit(nn.Module):
+    """Patches and a token for the class → scores of classes."""
+
+    def __init__(self, channels: int, side: int, outputs: int, depth: int, width: int, heads: int, patch: int) -> None:
+        super().__init__()
+        if side % patch:
+            raise ValueError(f"patch = {patch}: must divide the side, {side}")
+        self.patches = nn.Conv2d(channels, width, patch, patch)
+        self.token, self.places = nn.Embedding(1, width), nn.Embedding((side // patch) ** 2 + 1, width)
+        self.layers = nn.ModuleList(Layer(width, heads, causal=False, bias=True) for _ in range(depth))
+        self.norm = nn.LayerNorm(width)
+        self.head = nn.Linear(width, outputs)
+        start(self, depth)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Scores of classes."""
+        x = self.patches(x).flatten(2).transpose(1, 2)
+        x = torch.cat([self.token.weight.expand(len(x), 1, -1), x], 1)
+        x = x + positions(self.places, x.shape[1])
+        for layer in self.layers:
+            x = layer(x)
+        return self.head(self.norm(x)[:, 0])
+
+
+def vit(data: Data, *, size: str = "tiny", patch: int | None = None) -> Vit:
+    """A vision transformer for images.
+
+    Args:
+        data: images in classes.
+        size: one of `SIZES`.
+        patch: pixels of a patch's side, where not the size's own.
+    """
+    depth, width, heads, own = SIZES[_check.choice("size", size, SIZES)]
+    assert isinstance(data.train, Split)
+    channels, side = data.train.x.shape[1], data.train.x.shape[-1]
+    return Vit(channels, side, data.outputs, depth, width, heads, patch or own)

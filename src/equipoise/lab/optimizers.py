@@ -1,0 +1,67 @@
+"""Optimizers by the names of `equipoise.theory`, and equipoise's own besides."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+
+import equipoise as eq
+from equipoise.lab.config import Trial
+from equipoise.lab.models import Walk
+from equipoise.schedules import Scheduler
+from equipoise.schedules.names import named
+from equipoise.theory import _check
+
+Maker = Callable[..., torch.optim.Optimizer]
+
+
+def _sgdm(groups: Any, *, momentum: float = 0.9, **options: Any) -> torch.optim.Optimizer:
+    return torch.optim.SGD(groups, momentum=momentum, **options)
+
+
+def _adam_nested(groups: Any, **options: Any) -> torch.optim.Optimizer:
+    return eq.AdamW(groups, nested=True, **options)
+
+
+def _muon(groups: Any, *, lr: float, weight_decay: float, adam: Any = None, **options: Any) -> torch.optim.Optimizer:
+    # What AdamW takes decays at the same rate as the matrices, unless it is said otherwise.
+    rest = {"lr": 3e-3, "betas": (0.9, 0.95)} | dict(adam or {})
+    rest.setdefault("weight_decay", lr * weight_decay / rest["lr"])
+    return eq.Muon(groups, lr=lr, weight_decay=weight_decay, adam=rest, **options)
+
+
+MAKERS: dict[str, Maker] = {
+    "adam_l2": torch.optim.Adam,
+    "adam_nested": _adam_nested,
+    "adamw": torch.optim.AdamW,
+    "lion": eq.Lion,
+    "muon": _muon,
+    "ngd": eq.NormalizedGD,
+    "rmsprop": eq.RMSProp,
+    "rotational_adam_l2": eq.RotationalAdamL2,
+    "rotational_adamw": eq.RotationalAdamW,
+    "rotational_lion": eq.RotationalLion,
+    "rotational_sgdm": eq.RotationalSGDM,
+    "sgdm": _sgdm,
+    "signsgdm": eq.SignSGDM,
+}
+"""torch's own where torch has it: SGDM and Adam + L2 put their decay into the gradient. One's own may be added."""
+
+
+def make(trial: Trial, model: nn.Module) -> tuple[torch.optim.Optimizer, Scheduler]:
+    """The optimizer of a trial and its schedule; gains and biases do not decay.
+
+    Args:
+        trial: what to make.
+        model: whose parameters.
+    """
+    maker = MAKERS[_check.choice("optimizer", trial.optimizer, MAKERS)]
+    groups = eq.param_groups(model, head=[] if isinstance(model, Walk) else None)
+    optimizer = maker(groups, lr=trial.lr, weight_decay=trial.weight_decay, **trial.optimizer_options)
+    shape = named(
+        trial.schedule, steps=trial.steps, peak=1.0, warmup=trial.warmup, final=trial.final, **trial.schedule_options
+    )
+    return optimizer, Scheduler(optimizer, lr=shape, relative=True)

@@ -1,0 +1,157 @@
+"""Numbers over seeds, and claims held against them."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, final
+
+import numpy as np
+
+from equipoise.lab.result import Result
+from equipoise.theory import _check
+
+T_95 = {1: 12.706, 2: 4.303, 3: 3.182, 4: 2.776, 5: 2.571, 6: 2.447, 7: 2.365, 8: 2.306, 9: 2.262, 10: 2.228}
+"""Student's t for a two-sided 95 % interval, by degrees of freedom."""
+
+RELATIONS = ("about", "above", "below")
+
+
+@final
+@dataclass(frozen=True)
+class Stat:
+    """A number over seeds: mean, standard deviation of a single seed, and how many.
+
+    >>> stat = Stat.of([1.0, 2.0, 3.0])
+    >>> str(stat), round(stat.margin, 3)
+    ('2.00 ± 1.00', 2.484)
+    """
+
+    mean: float
+    std: float
+    count: int
+
+    @staticmethod
+    def of(values: Sequence[float]) -> Stat:
+        """Of one value a seed."""
+        x = np.asarray(values, np.float64)
+        if not len(x):
+            return Stat(math.nan, math.nan, 0)
+        return Stat(float(x.mean()), float(x.std(ddof=1)) if len(x) > 1 else math.nan, len(x))
+
+    @property
+    def margin(self) -> float:
+        """Half the width of the mean's 95 % interval; infinite for a single seed."""
+        if self.count < 2:
+            return math.inf
+        return T_95.get(self.count - 1, 2.0) * self.std / math.sqrt(self.count)
+
+    def __str__(self) -> str:
+        if self.count == 0:
+            return "—"
+        if not math.isfinite(self.std):
+            return f"{self.mean:.3g}"
+        # As many digits as the deviation says something about, and three of the mean at least.
+        small = min((abs(v) for v in (self.mean / 10, self.std) if v and math.isfinite(v)), default=1.0)
+        digits = min(8, max(0, 1 - math.floor(math.log10(small))))
+        if digits > 5:
+            return f"{self.mean:.3e} ± {self.std:.0e}"
+        return f"{self.mean:.{digits}f} ± {self.std:.{digits}f}"
+
+
+@final
+@dataclass(frozen=True)
+class Claim:
+    """What a source says, held against what was measured.
+
+    Attributes:
+        name: short, unique in its experiment.
+        source: where it says so.
+        quantity: what was measured, in words.
+        expected: its number.
+        measured: ours.
+        relation: "about", within `tolerance`; or the measured number is "above" or "below" the expected one.
+        tolerance: relative, of the expected number; where that is 0, absolute. Ours where the source has none.
+    """
+
+    name: str
+    source: str
+    quantity: str
+    expected: float
+    measured: Stat
+    relation: str = "about"
+    tolerance: float = 0.05
+
+    def __post_init__(self) -> None:
+        _check.choice("relation", self.relation, RELATIONS)
+
+    @property
+    def room(self) -> float:
+        """How far from the expected number is still about it."""
+        return self.tolerance * (abs(self.expected) or 1.0)
+
+    @property
+    def verdict(self) -> str:
+        """Agrees or differs, where the 95 % interval of the mean lies on one side; else undecided."""
+        m, margin = self.measured.mean, self.measured.margin
+        if self.relation == "about":
+            room = self.room - abs(m - self.expected)
+        else:
+            room = m - self.expected if self.relation == "above" else self.expected - m
+        return "agrees" if room >= margin else "differs" if room < -margin else "undecided"
+
+    def to_dict(self) -> dict[str, Any]:
+        """All fields and the verdict."""
+        return dataclasses.asdict(self) | {"verdict": self.verdict}
+
+
+def over_seeds(results: Sequence[Result], metrics: Sequence[str], by: Sequence[str]) -> list[dict[str, Any]]:
+    """One row a setting: the fields it differs in, how its trials ended, and each metric as a `Stat`.
+
+    Diverged trials are counted, and have no metrics: their mean would be of the survivors, so it is of them alone.
+
+    Args:
+        results: of any trials.
+        metrics: names in `Result.metrics`.
+        by: fields of the trial, as `lr` or `model_options.width`.
+    """
+    rows: dict[tuple[Any, ...], list[Result]] = {}
+    for result in results:
+        rows.setdefault(tuple(_hashable(result.trial.get(path)) for path in by), []).append(result)
+    table = []
+    for values, members in rows.items():
+        row: dict[str, Any] = dict(zip(by, values, strict=True))
+        for status in ("finished", "diverged", "failed"):
+            row[status] = sum(r.status == status for r in members)
+        for name in metrics:
+            row[name] = Stat.of([r.metrics[name] for r in members if name in r.metrics])
+        table.append(row)
+    return table
+
+
+def markdown(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Rows as a table in Markdown, the columns being those of the first.
+
+    >>> print(markdown([{"lr": 0.1, "loss": Stat(0.5, 0.01, 3)}]))
+    | lr | loss |
+    |---|---|
+    | 0.1 | 0.500 ± 0.010 |
+    """
+    if not rows:
+        return ""
+    columns = list(rows[0])
+    lines = [columns, ["---"] * len(columns), *([cell(row.get(c)) for c in columns] for row in rows)]
+    return "\n".join(
+        ("|" + "|".join(line) + "|") if line[0] == "---" else "| " + " | ".join(line) + " |" for line in lines
+    )
+
+
+def cell(value: Any) -> str:
+    """A value of a table as text."""
+    return f"{value:.4g}" if isinstance(value, float) else "" if value is None else str(value)
+
+
+def _hashable(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else value

@@ -1,0 +1,17 @@
+"""Train a trial and die by SIGKILL in the middle: python killed.py CONFIG PATH STEP."""
+
+import os
+import signal
+import sys
+
+from equipoise.lab.config import Trial
+from equipoise.lab.train import train
+
+
+def die(step: int, _: float) -> None:
+    if step >= int(sys.argv[3]):
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+if __name__ == "__main__":
+    train(Trial.from_json(sys.argv[1]), sys.argv[2], save=0.0, progress=die)

@@ -1,0 +1,62 @@
+"""`equipoise lab` as a user meets it."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+EQUIPOISE = Path(sys.executable).with_name("equipoise")
+
+OWN = '''
+"""One's own."""
+from equipoise.lab.config import Trial
+from equipoise.lab.experiments import Experiment, Outcome
+from equipoise.lab.results import Claim, over_seeds
+
+
+class Own(Experiment):
+    """Two seeds of a regression."""
+
+    name, source, about = "own", "me", "Does it learn?"
+
+    def trials(self, preset):
+        base = Trial(data="regression", model_options={"depth": 0}, lr=0.1, steps=40)
+        return [base.vary({"seed": 0}), base.vary({"seed": 1}), base.vary({"data": "nothing"})]
+
+    def analyse(self, done):
+        rows = over_seeds([d.result for d in done], ["test_loss"], by=["data"])
+        return Outcome(rows, [Claim("learns", "me", "test loss", 10.0, rows[0]["test_loss"], "below")])
+
+    def draw(self, outcome, figure):
+        figure.subplots().plot([1, 2])
+'''
+
+
+def run(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([EQUIPOISE, "lab", *arguments], capture_output=True, text=True, check=False, cwd=cwd)
+
+
+def test_list_and_run(tmp_path: Path) -> None:
+    shown = run("list", cwd=tmp_path)
+    assert shown.returncode == 0, shown.stderr
+    assert "random-walk" in shown.stdout
+    (tmp_path / "own.py").write_text(OWN)
+    done = run("run", "own.py", "--preset", "smoke", "--figure", "own.png", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "2 finished, 1 failed" in done.stdout
+    assert "data = 'nothing': must be one of" in done.stderr
+    assert (tmp_path / "own.png").read_bytes().startswith(b"\x89PNG")
+    again = json.loads(run("run", "own.py", "--preset", "smoke", "--json", cwd=tmp_path).stdout)
+    assert again["rows"][0]["finished"] == 2
+    assert again["claims"][0]["verdict"] == "agrees"
+
+
+def test_what_is_wrong_is_one_line(tmp_path: Path) -> None:
+    for arguments, message in (
+        (("run", "nonsense"), "experiment = 'nonsense': must be one of norms, random-walk"),
+        (("run", "norms", "--preset", "huge"), "preset = 'huge': must be one of full, small, smoke"),
+        (("run", "none.py"), "experiment = 'none.py': must be a file that exists"),
+    ):
+        done = run(*arguments, cwd=tmp_path)
+        assert done.returncode == 2
+        assert done.stderr.strip() == f"equipoise: {message}"
