@@ -35,7 +35,7 @@ types: $(READY)
 	$(BIN)/pyright
 
 unit: $(READY)
-	$(BIN)/pytest
+	$(BIN)/pytest -n auto --dist worksteal
 
 evidence: $(READY)  ## the long experiments, and the tables of the docs
 	$(BIN)/pytest -m evidence

@@ -13,7 +13,8 @@ from torch import nn
 import equipoise as eq
 from equipoise.planner.finding import Finding
 
-SEEDS = (20, 21, 22)
+SEEDS = (20, *(pytest.param(seed, marks=pytest.mark.evidence) for seed in (21, 22)))
+"""Those of docs/diagnosis.md's table; the first one stands for them in every test run."""
 
 
 @pytest.mark.parametrize("seed", SEEDS)
