@@ -362,6 +362,9 @@ def lab_run(
         Path | None, typer.Option("--output", "-o", help="Folder of its trials. Default: lab/NAME-PRESET.")
     ] = None,
     figure: Annotated[Path | None, typer.Option(help="Draw it into this file: PDF, PNG or SVG.")] = None,
+    page: Annotated[
+        Path | None, typer.Option(help="Write NAME.svg and the marked part of NAME.md into this folder.")
+    ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Run an experiment, or go on with it where it was stopped; print its table and its claims.
@@ -378,6 +381,10 @@ def lab_run(
         outcome, done = conduct(experiment, folder, preset=preset, report=report)
     if figure is not None:
         write_figure(experiment, outcome, figure)
+    if page is not None:
+        from equipoise.lab.page import write_page
+
+        write_page(experiment, outcome, done, page, preset=preset, command=name)
     typer.echo((folder / OUTCOME).read_text(), nl=False) if json else _print(render_outcome(outcome, done))
     for one in done:
         if one.result.status == "failed":

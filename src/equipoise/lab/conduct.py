@@ -90,12 +90,15 @@ def store(experiment: Experiment, preset: str, outcome: Outcome, done: Sequence[
 
 def write_figure(experiment: Experiment, outcome: Outcome, path: str | os.PathLike[str]) -> None:
     """Draw the outcome into a file: PDF, PNG or SVG, by its ending."""
-    need("matplotlib")
+    rc_context = need("matplotlib").rc_context
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(9, 6), layout="constrained")  # without pyplot: no display, nothing kept
-    experiment.draw(outcome, figure)
-    figure.savefig(path, dpi=120)
+    # The same picture is the same file: no date, no random names.
+    dated = {".pdf": {"CreationDate": None}, ".svg": {"Date": None}}.get(Path(path).suffix.lower())
+    with rc_context({"svg.hashsalt": experiment.name, "svg.fonttype": "none"}):
+        experiment.draw(outcome, figure)
+        figure.savefig(path, dpi=120, metadata=dated)
 
 
 def _plain(value: Any) -> Any:

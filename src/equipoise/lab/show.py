@@ -13,7 +13,7 @@ from rich.table import Table
 from equipoise.lab.conduct import Report
 from equipoise.lab.config import Trial
 from equipoise.lab.experiments import Done, Outcome, catalogue
-from equipoise.lab.results import cell
+from equipoise.lab.results import cell, claim_rows
 
 COLOURS = {"agrees": "green", "differs": "red", "undecided": "yellow"}
 
@@ -51,16 +51,19 @@ def render_outcome(outcome: Outcome, done: Sequence[Done]) -> Group:
             table.add_row(*(cell(value) for value in row.values()))
         parts.append(table)
     if outcome.claims:
-        table = Table("claim", "source", "expected", "measured", "seeds", "verdict")
-        for c in outcome.claims:
-            sign = {"about": "", "above": "> ", "below": "< "}[c.relation]
-            room = f" ± {c.room:g}" if c.relation == "about" else ""
-            verdict = f"[{COLOURS[c.verdict]}]{c.verdict}[/]"
-            expected = f"{sign}{c.expected:g}{room}"
-            table.add_row(c.quantity, c.source, expected, str(c.measured), str(c.measured.count), verdict)
+        rows = claim_rows(outcome.claims)
+        table = Table(*rows[0])
+        for row in rows:
+            verdict = row.pop("verdict")
+            table.add_row(*row.values(), f"[{COLOURS[verdict]}]{verdict}[/]")
         parts.append(table)
-    ends = [d.result.status for d in done]
-    seconds = sum(d.result.seconds for d in done)
-    counts = ", ".join(f"{ends.count(s)} {s}" for s in ("finished", "diverged", "failed") if s in ends)
-    parts.append(f"{len(done)} trials: {counts}; {seconds:.0f} s of training")
+    parts.append(ends(done))
     return Group(*parts)
+
+
+def ends(done: Sequence[Done]) -> str:
+    """How many trials ended how, and what they took."""
+    found = [d.result.status for d in done]
+    seconds = sum(d.result.seconds for d in done)
+    counts = ", ".join(f"{found.count(s)} {s}" for s in ("finished", "diverged", "failed") if s in found)
+    return f"{len(done)} trials: {counts}; {seconds:.0f} s of training"
