@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from equipoise.cli._out import print_json, print_rich, size
+from equipoise.cli._read import read_values, split
 
 RUN = "Run"
 OPTIMIZER = "Optimizer"
@@ -182,20 +183,8 @@ def _from_flags(
 
 
 def _option(text: str) -> tuple[str, Any]:
-    """key=value, the value a number, a list of numbers or a word."""
-    key, equals, value = text.partition("=")
-    if not equals or not key:
-        raise ValueError(f"--schedule-option = {text!r}: must be key=value, as power=3 or milestones=100,200")
-
-    def read(word: str) -> Any:
-        for kind in (int, float):
-            try:
-                return kind(word)
-            except ValueError:
-                continue
-        return word
-
-    parts = [read(part) for part in value.split(",")]
+    key, value = split("--schedule-option", text, "power=3 or milestones=100,200")
+    parts = read_values(value)
     return key, parts if len(parts) > 1 or key == "milestones" else parts[0]
 
 

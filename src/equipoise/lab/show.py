@@ -10,9 +10,9 @@ from rich.console import Console, Group
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from equipoise.lab.conduct import Report
 from equipoise.lab.config import Trial
 from equipoise.lab.experiments import Done, Outcome, catalogue
+from equipoise.lab.result import Report
 from equipoise.lab.results import cell, claim_rows
 
 COLOURS = {"agrees": "green", "differs": "red", "undecided": "yellow"}
@@ -20,15 +20,17 @@ COLOURS = {"agrees": "green", "differs": "red", "undecided": "yellow"}
 
 @contextmanager
 def bars() -> Iterator[Report]:
-    """Two bars on the error stream, of all trials and of the present one; gives what tells them."""
+    """Two bars on the error stream, of all trials and of the last that told; gives what tells them."""
     columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.completed:.0f}/{task.total:.0f}"))
     with Progress(*columns, TimeRemainingColumn(), console=Console(stderr=True), transient=True) as progress:
         every = progress.add_task("trials", total=1)
         one = progress.add_task("", total=1)
+        parts: dict[int, float] = {}
 
         def report(number: int, count: int, trial: Trial, step: int) -> None:
             name = f"{trial.model} {trial.data} {trial.optimizer} seed {trial.seed}"
-            progress.update(every, total=count, completed=number - 1 + step / trial.steps)
+            parts[number] = step / trial.steps
+            progress.update(every, total=count, completed=sum(parts.values()))
             progress.update(one, description=name, total=trial.steps, completed=step)
 
         yield report
