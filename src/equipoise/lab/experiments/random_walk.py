@@ -44,7 +44,7 @@ class _Size:
 
 SIZES = {
     "smoke": _Size(96, 900, 5e-3, 2, paper=0, neurons=32),
-    "small": _Size(128, 4000, 5e-4, 3, paper=30_000, neurons=128),
+    "small": _Size(128, 3000, 1e-3, 3, paper=0, neurons=64),
     "full": _Size(128, 100_000, 1e-4, 5, paper=100_000, neurons=128),
 }
 """C = K, steps, decay of a step, seeds, and the steps of AdamW and Adam + L2 as in RE Fig. 8, where they are run so."""
@@ -74,7 +74,7 @@ class RandomWalk(Experiment):
                     # Muon's theory is of matrices without preferred directions, which γ would give.
                     model_options={"gammas": "ones" if name == "muon" else "normal"},
                     optimizer_options=OPTIONS.get(name, {}),
-                    watch={"every": max(4, steps // 600), "neurons": size.neurons, "spectra": 0},
+                    watch={"every": max(4, steps // 200), "neurons": size.neurons, "spectra": 0},
                 )
                 for seed in range(size.seeds)
             ]  # fmt: skip
