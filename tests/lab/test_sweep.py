@@ -9,6 +9,7 @@ import sys
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
@@ -81,7 +82,9 @@ def test_processes_give_what_one_gives_and_nothing_stops_the_rest(tmp_path: Path
     assert any("depth = -1" in d.result.error for d in done)
     figure = Figure()
     sweep.draw(there, figure)
-    assert [[line.get_xdata()[0] for line in axis.lines if line.get_marker() == "x"] for axis in figure.axes] == [
+    assert [
+        [np.asarray(line.get_xdata())[0] for line in axis.lines if line.get_marker() == "x"] for axis in figure.axes
+    ] == [
         [r["lr"] for r in there.rows if not r["finished"]],
         [r["model_options.depth"] for r in there.rows if not r["finished"]],
     ]
