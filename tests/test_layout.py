@@ -32,7 +32,7 @@ MAY_IMPORT = {
 """What each part may import of the others. Every part must be listed."""
 
 TORCH_FREE = ("theory",)
-DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 
 def imported_by(path: Path) -> set[str]:

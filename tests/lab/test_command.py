@@ -5,6 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 EQUIPOISE = Path(sys.executable).with_name("equipoise")
 
 OWN = '''
@@ -49,6 +51,37 @@ def test_list_and_run(tmp_path: Path) -> None:
     again = json.loads(run("run", "own.py", "--preset", "smoke", "--json", cwd=tmp_path).stdout)
     assert again["rows"][0]["finished"] == 2
     assert again["claims"][0]["verdict"] == "agrees"
+
+
+def test_a_page_keeps_what_was_written_by_hand(tmp_path: Path) -> None:
+    (tmp_path / "own.py").write_text(OWN)
+    command = ("run", "own.py", "--preset", "smoke", "--page", "pages")
+    assert run(*command, cwd=tmp_path).returncode == 0
+    page = tmp_path / "pages" / "own.md"
+    made = page.read_text()
+    assert made.startswith(
+        "# own\n\nDoes it learn?\n\n<!-- begin: own -->\nTo repeat: `equipoise lab run own.py --preset"
+    )
+    stored = json.loads((tmp_path / "lab" / "own-smoke" / "outcome.json").read_text())
+    mean = stored["claims"][0]["measured"]["mean"]
+    (claim,) = [line for line in made.splitlines() if line.startswith("| test loss |")]
+    cells = [part.strip() for part in claim.strip("|").split("|")]
+    assert cells[:3] == ["test loss", "me", "< 10"]
+    assert float(cells[3].split(" ± ")[0]) == pytest.approx(mean, rel=0.01)
+    assert cells[4:] == ["2", "agrees"]
+    assert "Preset `smoke`; seeds 0, 1; 20" in made
+    assert "2 finished, 1 failed" in made
+    picture = (tmp_path / "pages" / "own.svg").read_bytes()
+    assert b"<svg" in picture
+    page.write_text("# By hand\n\nBefore.\n\n" + made[made.index("<!--") :].replace("agrees", "wrong") + "\nAfter.\n")
+    assert run(*command, cwd=tmp_path).returncode == 0
+    again = page.read_text()
+    assert again == "# By hand\n\nBefore.\n\n" + made[made.index("<!--") :] + "\nAfter.\n"
+    assert (tmp_path / "pages" / "own.svg").read_bytes() == picture
+    page.write_text("# Broken\n<!-- begin: own -->\n")
+    broken = run(*command, cwd=tmp_path)
+    assert broken.returncode == 2
+    assert "must have <!-- begin: own -->" in broken.stderr
 
 
 def test_what_is_wrong_is_one_line(tmp_path: Path) -> None:

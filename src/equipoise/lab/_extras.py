@@ -6,8 +6,8 @@ import importlib
 from typing import Any
 
 
-def need(module: str) -> Any:
-    """Import a module of the `lab` extra, or say how to get it.
+def need(module: str, extra: str = "lab") -> Any:
+    """Import a module of an extra, or say how to get it.
 
     >>> need("math").pi > 3
     True
@@ -21,4 +21,4 @@ def need(module: str) -> Any:
         name = module.partition(".")[0]
         if error.name is None or error.name.partition(".")[0] != name:
             raise
-        raise ModuleNotFoundError(f"{name} is not installed: pip install 'equipoise[lab]'", name=name) from None
+        raise ModuleNotFoundError(f"{name} is not installed: pip install 'equipoise[{extra}]'", name=name) from None

@@ -1,4 +1,4 @@
-"""Run an experiment: its trials one after the other, then its table, claims and figure, stored with what made them."""
+"""Run an experiment: its trials, here or elsewhere, then its table, claims and figure, stored with what made them."""
 
 from __future__ import annotations
 
@@ -6,28 +6,25 @@ import dataclasses
 import json
 import os
 import time
-import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from equipoise.lab import on_ray, processes
 from equipoise.lab._extras import need
+from equipoise.lab.attempt import attempt
 from equipoise.lab.config import Trial
-from equipoise.lab.data import Data, load
+from equipoise.lab.data import Data
 from equipoise.lab.experiments.base import PRESETS, Done, Experiment, Outcome
-from equipoise.lab.result import Result, versions
-from equipoise.lab.train import train
+from equipoise.lab.result import Report, Result, versions
 from equipoise.theory import _check
 
 OUTCOME = "outcome.json"
 
-Report = Callable[[int, int, Trial, int], None]
-"""Called with the number of the trial (1, 2, …), how many there are, the trial, and its step."""
-
 
 def conduct(
     experiment: Experiment, folder: str | os.PathLike[str], *, preset: str = "small", device: str | None = None,
-    report: Report | None = None,
+    report: Report | None = None, workers: int | None = None, threads: int = 1, on: str = "processes",
 ) -> tuple[Outcome, list[Done]]:  # fmt: skip
     """Run all trials of an experiment that are not done yet, and say what came of it.
 
@@ -40,38 +37,38 @@ def conduct(
         preset: one of `PRESETS`.
         device: where to train. Default: a GPU if there is one.
         report: is told how far it is.
+        workers: how many trials at a time. Default: one after the other in this process; on Ray, one for each core.
+        threads: of each worker.
+        on: "processes" of this machine, or "ray".
     """
     place = Path(folder)
     trials = experiment.trials(_check.choice("preset", preset, PRESETS))
-    done: list[Done] = []
-    loaded: dict[str, Data] = {}
-    for number, trial in enumerate(trials, 1):
-        done.append(Done(_one(trial, place, loaded, device, report, number, len(trials)), place / trial.key))
+    elsewhere = {"processes": processes.run, "ray": on_ray.run}[_check.choice("on", on, ("processes", "ray"))]
+    if workers is None and on == "processes":
+        results = _here(trials, place, device, report)
+    else:
+        team = _check.whole("workers", os.cpu_count() or 1 if workers is None else workers, low=1)
+        each = _check.whole("threads", threads, low=1)
+        results = elsewhere(trials, place, workers=team, threads=each, device=device, report=report)
+    done = [Done(result, place / result.trial.key) for result in results]
     outcome = experiment.analyse(done)
     store(experiment, preset, outcome, done, place)
     return outcome, done
 
 
-def _one(
-    trial: Trial, place: Path, loaded: dict[str, Data], device: str | None, report: Report | None, number: int,
-    count: int,
-) -> Result:  # fmt: skip
-    def progress(step: int, _: float) -> None:
-        if report is not None:
-            report(number, count, trial, step)
+def _here(trials: Sequence[Trial], place: Path, device: str | None, report: Report | None) -> list[Result]:
+    loaded: dict[str, Data] = {}
+    results: list[Result] = []
+    for number, trial in enumerate(trials, 1):
 
-    progress(0, 0.0)
-    try:
-        key = json.dumps([trial.data, dict(trial.data_options)], sort_keys=True)
-        if key not in loaded:
-            loaded.clear()  # trials of the same data follow each other: one in memory is enough
-            loaded[key] = load(trial.data, **trial.data_options)
-        result = train(trial, place / trial.key, data=loaded[key], device=device, progress=progress)
-    except Exception as error:
-        text = "".join(traceback.format_exception(error))
-        result = Result(trial, "failed", versions=versions(), date=_today(), error=text)
-    progress(trial.steps, 0.0)
-    return result
+        def progress(step: int, _: float, number: int = number, trial: Trial = trial) -> None:
+            if report is not None:
+                report(number, len(trials), trial, step)
+
+        progress(0, 0.0)
+        results.append(attempt(trial, place, loaded, device=device, progress=progress))
+        progress(trial.steps, 0.0)
+    return results
 
 
 def store(experiment: Experiment, preset: str, outcome: Outcome, done: Sequence[Done], folder: Path) -> None:
@@ -90,12 +87,25 @@ def store(experiment: Experiment, preset: str, outcome: Outcome, done: Sequence[
 
 def write_figure(experiment: Experiment, outcome: Outcome, path: str | os.PathLike[str]) -> None:
     """Draw the outcome into a file: PDF, PNG or SVG, by its ending."""
-    need("matplotlib")
+    draw_into(path, lambda figure: experiment.draw(outcome, figure), salt=experiment.name)
+
+
+def draw_into(path: str | os.PathLike[str], draw: Callable[[Any], None], *, salt: str) -> None:
+    """Draw on a figure of matplotlib and write it; the same picture is the same file.
+
+    Args:
+        path: PDF, PNG or SVG, by its ending.
+        draw: is given the figure.
+        salt: for the names in an SVG.
+    """
+    rc_context = need("matplotlib").rc_context
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(9, 6), layout="constrained")  # without pyplot: no display, nothing kept
-    experiment.draw(outcome, figure)
-    figure.savefig(path, dpi=120)
+    dated = {".pdf": {"CreationDate": None}, ".svg": {"Date": None}}.get(Path(path).suffix.lower())
+    with rc_context({"svg.hashsalt": salt, "svg.fonttype": "none"}):
+        draw(figure)
+        figure.savefig(path, dpi=120, metadata=dated)
 
 
 def _plain(value: Any) -> Any:

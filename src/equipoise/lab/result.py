@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import platform
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, final
@@ -13,7 +13,11 @@ from typing import Any, final
 from equipoise.lab.config import Trial
 
 RESULT = "result.json"
+FAILED = "failed.json"
 STATUSES = ("diverged", "failed", "finished")
+
+Report = Callable[[int, int, Trial, int], None]
+"""Called with the number of the trial (1, 2, …), how many there are, the trial, and its step."""
 
 
 @final
@@ -47,16 +51,16 @@ class Result:
     tests: Sequence[tuple[int, Mapping[str, float]]] = ()
     error: str = ""
 
-    def write(self, folder: Path) -> None:
+    def write(self, folder: Path, name: str = RESULT) -> None:
         """Store it in the trial's directory, whole or not at all."""
-        part = folder / f"{RESULT}.part"
+        part = folder / f"{name}.part"
         part.write_text(json.dumps(dataclasses.asdict(self), indent=1), encoding="utf-8")
-        part.replace(folder / RESULT)
+        part.replace(folder / name)
 
     @staticmethod
-    def read(folder: Path) -> Result:
+    def read(folder: Path, name: str = RESULT) -> Result:
         """Read what `write` wrote."""
-        fields: dict[str, Any] = json.loads((folder / RESULT).read_text(encoding="utf-8"))
+        fields: dict[str, Any] = json.loads((folder / name).read_text(encoding="utf-8"))
         fields["trial"] = Trial.from_dict(fields["trial"])
         fields["tests"] = [(step, found) for step, found in fields["tests"]]
         return Result(**fields)

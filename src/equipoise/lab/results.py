@@ -131,6 +131,23 @@ def over_seeds(results: Sequence[Result], metrics: Sequence[str], by: Sequence[s
     return table
 
 
+def claim_rows(claims: Sequence[Claim]) -> list[dict[str, str]]:
+    """Claims as rows of words: what, who says it, the source's number, ours, over how many seeds, and the verdict.
+
+    >>> claim_rows([Claim("a", "RE", "norm", 2.0, Stat(2.0, 0.01, 3))])[0]["source's"]
+    '2 ± 0.1'
+    """
+    table = []
+    for c in claims:
+        sign = {"about": "", "above": "> ", "below": "< "}[c.relation]
+        room = f" ± {c.room:g}" if c.relation == "about" else ""
+        table.append({
+            "claim": c.quantity, "source": c.source, "source's": f"{sign}{c.expected:g}{room}",
+            "measured": str(c.measured), "seeds": str(c.measured.count), "verdict": c.verdict,
+        })  # fmt: skip
+    return table
+
+
 def markdown(rows: Sequence[Mapping[str, Any]]) -> str:
     """Rows as a table in Markdown, the columns being those of the first.
 
@@ -142,7 +159,8 @@ def markdown(rows: Sequence[Mapping[str, Any]]) -> str:
     if not rows:
         return ""
     columns = list(rows[0])
-    lines = [columns, ["---"] * len(columns), *([cell(row.get(c)) for c in columns] for row in rows)]
+    body = [[cell(row.get(c)).replace("|", "\\|") for c in columns] for row in rows]
+    lines = [columns, ["---"] * len(columns), *body]
     return "\n".join(
         ("|" + "|".join(line) + "|") if line[0] == "---" else "| " + " | ".join(line) + " |" for line in lines
     )

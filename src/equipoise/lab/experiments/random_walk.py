@@ -38,16 +38,16 @@ class _Size:
     steps: int
     rate: float
     seeds: int
-    paper: bool
+    paper: int
     neurons: int
 
 
 SIZES = {
-    "smoke": _Size(96, 900, 5e-3, 2, paper=False, neurons=32),
-    "small": _Size(128, 30_000, 1e-4, 3, paper=True, neurons=128),
-    "full": _Size(128, 100_000, 1e-4, 5, paper=True, neurons=128),
+    "smoke": _Size(96, 900, 5e-3, 2, paper=0, neurons=32),
+    "small": _Size(128, 3000, 1e-3, 3, paper=0, neurons=64),
+    "full": _Size(128, 100_000, 1e-4, 5, paper=100_000, neurons=128),
 }
-"""C = K, steps, decay of a step, seeds, and whether AdamW and Adam + L2 have the settings of RE Fig. 8."""
+"""C = K, steps, decay of a step, seeds, and the steps of AdamW and Adam + L2 as in RE Fig. 8, where they are run so."""
 
 BATCH = 32
 
@@ -66,14 +66,15 @@ class RandomWalk(Experiment):
         found = []
         for name in OPTIMIZERS:
             lr, decay = _setting(name, size)
+            steps = size.paper or size.steps if name in ("adamw", "adam_l2") else size.steps
             found += [
                 Trial(
-                    data="noise", model="walk", optimizer=name, lr=lr, weight_decay=decay, steps=size.steps,
+                    data="noise", model="walk", optimizer=name, lr=lr, weight_decay=decay, steps=steps,
                     batch_size=BATCH, seed=seed, data_options={"inputs": size.width, "outputs": size.width},
                     # Muon's theory is of matrices without preferred directions, which γ would give.
                     model_options={"gammas": "ones" if name == "muon" else "normal"},
                     optimizer_options=OPTIONS.get(name, {}),
-                    watch={"every": max(4, size.steps // 600), "neurons": size.neurons, "spectra": 0},
+                    watch={"every": max(4, steps // 200), "neurons": size.neurons, "spectra": 0},
                 )
                 for seed in range(size.seeds)
             ]  # fmt: skip

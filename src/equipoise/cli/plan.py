@@ -1,44 +1,20 @@
-"""The `equipoise` command: parse, call, print. Everything heavy is imported by the command that needs it."""
+"""`equipoise plan` and `equipoise transfer`."""
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-app = typer.Typer(
-    help="See, plan and control what learning rate and weight decay really do to every layer.",
-    no_args_is_help=True,
-    add_completion=False,
-    rich_markup_mode="rich",
-    pretty_exceptions_enable=False,
-)
+from equipoise.cli._out import print_json, print_rich, size
+from equipoise.cli._read import read_values, split
 
 RUN = "Run"
 OPTIMIZER = "Optimizer"
 OUTPUT = "Output"
 
 
-def _version(wanted: bool) -> None:
-    if wanted:
-        from equipoise._version import __version__
-
-        typer.echo(f"equipoise {__version__}")
-        raise typer.Exit
-
-
-@app.callback()
-def _root(
-    version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and leave.")
-    ] = False,
-) -> None:
-    pass
-
-
-@app.command()
 def plan(
     file: Annotated[Path | None, typer.Argument(help="A setting as a TOML file, instead of flags.")] = None,
     optimizer: Annotated[
@@ -162,13 +138,13 @@ def plan(
             raise ValueError("--html: must be given without --json and --compare; two settings are pinned on the page")
         from equipoise.board import write_plan
 
-        typer.echo(f"{_size(write_plan(plans[0][1], html))}: open it in a browser")
+        typer.echo(f"{size(write_plan(plans[0][1], html))}: open it in a browser")
     elif len(plans) > 1:
-        _print_json({name: p.to_dict() for name, p in plans}) if json else _print(_comparison(plans))
+        print_json({name: p.to_dict() for name, p in plans}) if json else print_rich(_comparison(plans))
     elif json:
-        _print_json(plans[0][1].to_dict())
+        print_json(plans[0][1].to_dict())
     else:
-        _print(plans[0][1])
+        print_rich(plans[0][1])
 
 
 BETAS = {"lion": (0.9, 0.99), "muon": (0.95, 0.999)}
@@ -207,20 +183,8 @@ def _from_flags(
 
 
 def _option(text: str) -> tuple[str, Any]:
-    """key=value, the value a number, a list of numbers or a word."""
-    key, equals, value = text.partition("=")
-    if not equals or not key:
-        raise ValueError(f"--schedule-option = {text!r}: must be key=value, as power=3 or milestones=100,200")
-
-    def read(word: str) -> Any:
-        for kind in (int, float):
-            try:
-                return kind(word)
-            except ValueError:
-                continue
-        return word
-
-    parts = [read(part) for part in value.split(",")]
+    key, value = split("--schedule-option", text, "power=3 or milestones=100,200")
+    parts = read_values(value)
     return key, parts if len(parts) > 1 or key == "milestones" else parts[0]
 
 
@@ -228,7 +192,6 @@ def _label(path: Path, among: list[Path]) -> str:
     return path.stem if sum(p.stem == path.stem for p in among) == 1 else str(path)
 
 
-@app.command()
 def transfer(
     file: Annotated[Path, typer.Argument(help="The tuned setting as a TOML file.")],
     steps: Annotated[int | None, typer.Option(help="New number of steps.")] = None,
@@ -245,143 +208,7 @@ def transfer(
     moved = move(
         read_setting(file), steps=steps, batch_size=batch_size, dataset_size=dataset_size, width_factor=width_factor
     )
-    _print_json(moved.to_dict()) if json else _print(render_transfer(moved))
-
-
-@app.command()
-def report(
-    runs: Annotated[list[Path], typer.Argument(help="Directories of runs; several are compared.")],
-    output: Annotated[Path, typer.Option("--output", "-o", help="File to write.")] = Path("report.html"),
-) -> None:
-    """Write runs as one HTML file that needs nothing else to be looked at."""
-    from equipoise.board import report as write
-
-    typer.echo(f"{_size(write(runs, output))}: open it in a browser")
-
-
-@app.command()
-def board(
-    directory: Annotated[Path, typer.Argument(help="Where the runs are.")] = Path("."),
-    port: Annotated[int, typer.Option(help="Port to listen on; 0 for any.")] = 5006,
-    host: Annotated[
-        str, typer.Option(help="Address to listen on. Whoever reaches it can read every run.")
-    ] = "127.0.0.1",
-    allow: Annotated[
-        list[str] | None, typer.Option(help="Another name by which browsers reach it; may be repeated.")
-    ] = None,
-    open_browser: Annotated[bool, typer.Option("--open", help="Open it in the browser.")] = False,
-) -> None:
-    """Show runs while they are written, and plans with every slider, in the browser."""
-    from equipoise.board import Board, serve
-
-    def started(running: Board) -> None:
-        typer.echo(f"Runs of {directory} are at {running.url} (Ctrl-C ends it)")
-        if open_browser:
-            import webbrowser
-
-            webbrowser.open(running.url)
-
-    serve(str(directory), port=port, host=host, allow=allow or (), started=started)
-
-
-def _size(path: Path) -> str:
-    return f"{path} ({path.stat().st_size / 1e6:.1f} MB)"
-
-
-@app.command()
-def export(
-    run: Annotated[Path, typer.Argument(help="Directory of a run.")],
-    to: Annotated[str, typer.Option(help="parquet or csv.")] = "csv",
-    output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="File to write; the run's name beside it if not given.")
-    ] = None,
-) -> None:
-    """Write all that a run measured as one table, a line a number."""
-    from equipoise.monitor.export import write
-    from equipoise.monitor.run import Run
-
-    with Run.open(run) as opened:
-        target, lines = write(opened, to, output)
-        typer.echo(f"{lines:,} numbers in {target}")
-        for finding in opened.findings:
-            if finding.code == "run-damaged":
-                typer.echo(f"equipoise: {finding.evidence}", err=True)
-
-
-@app.command()
-def watch(
-    run: Annotated[Path, typer.Argument(help="Directory of a run, or of several, which are listed.")],
-    layers: Annotated[
-        str | None, typer.Option(help="Only layers with names like this, as '*attn*' or mlp. Default: all matrices.")
-    ] = None,
-    sort: Annotated[
-        str,
-        typer.Option(help="worst, name, model, norm, rotation, relative_update, total_decay, c_err or angle."),
-    ] = "worst",
-    top: Annotated[int | None, typer.Option(help="How many layers. Default: as many as there is room for.")] = None,
-    once: Annotated[bool, typer.Option("--once", help="Print once and leave, as when there is no terminal.")] = False,
-) -> None:
-    """What every layer of a run is doing now, the worst first; renewed every second while it runs.
-
-    [dim]equipoise watch runs/a --layers '*attn*' --sort norm --top 10[/dim]
-    """
-    from equipoise.monitor.compare import Latest
-    from equipoise.monitor.glance import Look
-    from equipoise.monitor.run import Run
-    from equipoise.monitor.screen import console, render_list, runs_in, show
-    from equipoise.theory import _check
-
-    top = None if top is None else _check.whole("--top", top, low=1)
-    found = runs_in(run)
-    if len(found) > 1:
-        console().print(render_list(found, run))
-        return
-    with Run.open(found[0]) as opened:
-        show(Look(opened, layers=layers, sort=sort, predict=Latest(opened)), console(), top=top, once=once)
-
-
-lab_app = typer.Typer(help="Experiments that test the theory, and one's own.", no_args_is_help=True)
-app.add_typer(lab_app, name="lab")
-
-
-@lab_app.command("list")
-def lab_list() -> None:
-    """The experiments that there are."""
-    from equipoise.lab.show import render_catalogue
-
-    _print(render_catalogue())
-
-
-@lab_app.command("run")
-def lab_run(
-    name: Annotated[str, typer.Argument(help="An experiment (see equipoise lab list), or a Python file with one.")],
-    preset: Annotated[
-        str, typer.Option(help="smoke (seconds), small (under half an hour on two cores) or full.")
-    ] = "small",
-    output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="Folder of its trials. Default: lab/NAME-PRESET.")
-    ] = None,
-    figure: Annotated[Path | None, typer.Option(help="Draw it into this file: PDF, PNG or SVG.")] = None,
-    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
-) -> None:
-    """Run an experiment, or go on with it where it was stopped; print its table and its claims.
-
-    [dim]equipoise lab run random-walk --preset smoke --figure walk.pdf[/dim]
-    """
-    from equipoise.lab.conduct import OUTCOME, conduct, write_figure
-    from equipoise.lab.experiments import find
-    from equipoise.lab.show import bars, render_outcome
-
-    experiment = find(name)
-    folder = output or Path("lab") / f"{experiment.name}-{preset}"
-    with bars() as report:
-        outcome, done = conduct(experiment, folder, preset=preset, report=report)
-    if figure is not None:
-        write_figure(experiment, outcome, figure)
-    typer.echo((folder / OUTCOME).read_text(), nl=False) if json else _print(render_outcome(outcome, done))
-    for one in done:
-        if one.result.status == "failed":
-            typer.echo(f"equipoise: trial {one.trial.key} failed: {one.result.error.splitlines()[-1]}", err=True)
+    print_json(moved.to_dict()) if json else print_rich(render_transfer(moved))
 
 
 def _comparison(plans: Any) -> Any:
@@ -395,39 +222,3 @@ def _shape(text: str) -> tuple[int, ...]:
         return tuple(int(part) for part in text.lower().replace("×", "x").split("x"))
     except ValueError:
         raise ValueError(f"--shape = {text!r}: must be whole numbers with x between them, as 4096x1024") from None
-
-
-def _print(what: Any) -> None:
-    from rich.console import Console
-
-    Console().print(what)
-
-
-def _print_json(data: Any) -> None:
-    import json
-
-    typer.echo(json.dumps(data, indent=2))
-
-
-def main() -> None:
-    """Run the command; what is wrong with the input is one line and exit code 2."""
-    try:
-        code = app(standalone_mode=False)
-    except (ValueError, MemoryError) as error:
-        typer.echo(f"equipoise: {error or 'not enough memory'}", err=True)
-        sys.exit(2)
-    except (typer.Abort, KeyboardInterrupt):
-        sys.exit(130)
-    except Exception as error:
-        # Wrong flags: click's own errors know their message and where to look for help.
-        if not hasattr(error, "format_message"):
-            raise
-        message = error.format_message().strip()  # type: ignore[attr-defined]
-        if message:  # none where no command was given, and the help has been shown
-            typer.echo(f"equipoise: {message} (see equipoise --help)", err=True)
-        sys.exit(getattr(error, "exit_code", 2))
-    sys.exit(code if isinstance(code, int) else 0)
-
-
-if __name__ == "__main__":
-    main()

@@ -1,0 +1,60 @@
+"""The `equipoise` command: parse, call, print. Everything heavy is imported by the command that needs it."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+from equipoise.cli import lab, plan, runs
+
+app = typer.Typer(
+    help="See, plan and control what learning rate and weight decay really do to every layer.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        from equipoise._version import __version__
+
+        typer.echo(f"equipoise {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and leave.")
+    ] = False,
+) -> None:
+    pass
+
+
+for _command in (plan.plan, plan.transfer, runs.report, runs.board, runs.export, runs.watch):
+    app.command()(_command)
+app.add_typer(lab.app, name="lab")
+
+
+def main() -> None:
+    """Run the command; what is wrong with the input is one line and exit code 2."""
+    try:
+        code = app(standalone_mode=False)
+    except (ValueError, MemoryError) as error:
+        typer.echo(f"equipoise: {error or 'not enough memory'}", err=True)
+        sys.exit(2)
+    except (typer.Abort, KeyboardInterrupt):
+        sys.exit(130)
+    except Exception as error:
+        # Wrong flags: click's own errors know their message and where to look for help.
+        if not hasattr(error, "format_message"):
+            raise
+        message = error.format_message().strip()  # type: ignore[attr-defined]
+        if message:  # none where no command was given, and the help has been shown
+            typer.echo(f"equipoise: {message} (see equipoise --help)", err=True)
+        sys.exit(getattr(error, "exit_code", 2))
+    sys.exit(code if isinstance(code, int) else 0)

@@ -1,0 +1,35 @@
+"""What is given as key=value."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+
+def split(flag: str, text: str, example: str = "lr=1e-3,1e-2") -> tuple[str, str]:
+    """key=value in two."""
+    key, equals, value = text.partition("=")
+    if not equals or not key:
+        raise ValueError(f"{flag} = {text!r}: must be key=value, as {example}")
+    return key, value
+
+
+def read_values(text: str) -> list[Any]:
+    """Values with commas between them: all as JSON has them, or numbers and words.
+
+    >>> read_values("1e-3,2"), read_values("batch,layer"), read_values("[0.9,0.95],[0.9,0.99]"), read_values("true")
+    ([0.001, 2], ['batch', 'layer'], [[0.9, 0.95], [0.9, 0.99]], [True])
+    """
+    try:
+        return json.loads(f"[{text}]")
+    except json.JSONDecodeError:
+        return [_read(word.strip()) for word in text.split(",")]
+
+
+def _read(word: str) -> Any:
+    for kind in (int, float):
+        try:
+            return kind(word)
+        except ValueError:
+            continue
+    return word

@@ -1,0 +1,135 @@
+"""`equipoise lab`: experiments and sweeps."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from equipoise.cli._out import print_rich
+from equipoise.cli._read import read_values, split
+
+app = typer.Typer(help="Experiments that test the theory, and one's own.", no_args_is_help=True)
+
+Workers = Annotated[int | None, typer.Option(help="How many trials at a time.")]
+Threads = Annotated[int, typer.Option(help="Threads of each worker.")]
+On = Annotated[str, typer.Option(help="processes of this machine, or ray: the cluster at RAY_ADDRESS, or a local one.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Metric = Annotated[str | None, typer.Option(help="What is best in it. Default: test_loss, or else train_loss.")]
+
+
+@app.command("list")
+def lab_list() -> None:
+    """The experiments that there are."""
+    from equipoise.lab.show import render_catalogue
+
+    print_rich(render_catalogue())
+
+
+@app.command("run")
+def lab_run(
+    name: Annotated[str, typer.Argument(help="An experiment (see equipoise lab list), or a Python file with one.")],
+    preset: Annotated[
+        str, typer.Option(help="smoke (seconds), small (under half an hour on two cores) or full.")
+    ] = "small",
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Folder of its trials. Default: lab/NAME-PRESET.")
+    ] = None,
+    figure: Annotated[Path | None, typer.Option(help="Draw it into this file: PDF, PNG or SVG.")] = None,
+    page: Annotated[
+        Path | None, typer.Option(help="Write NAME.svg and the marked part of NAME.md into this folder.")
+    ] = None,
+    workers: Workers = None,
+    threads: Threads = 1,
+    on: On = "processes",
+    json: Json = False,
+) -> None:
+    """Run an experiment, or go on with it where it was stopped; print its table and its claims.
+
+    [dim]equipoise lab run random-walk --preset smoke --figure walk.pdf[/dim]
+    """
+    from equipoise.lab.experiments import find
+
+    experiment = find(name)
+    folder = output or Path("lab") / f"{experiment.name}-{preset}"
+    given: dict[str, Any] = {"preset": preset, "workers": workers, "threads": threads, "on": on}
+    outcome, done = _conduct(experiment, folder, figure, json, given)
+    if page is not None:
+        from equipoise.lab.page import write_page
+
+        write_page(experiment, outcome, done, page, preset=preset, command=name)
+
+
+@app.command("sweep")
+def lab_sweep(
+    base: Annotated[Path, typer.Argument(help="A TOML file with the fields of a trial (docs/lab.md) that all share.")],
+    grid: Annotated[
+        list[str] | None,
+        typer.Option(help="Values of a field, as lr=1e-3,1e-2 or model_options.norm=batch,layer; may be repeated."),
+    ] = None,
+    random: Annotated[
+        list[str] | None,
+        typer.Option(help="What a field is drawn from, as weight_decay=log:1e-3:1, uniform:0:1, int:1:8."),
+    ] = None,
+    trials: Annotated[int, typer.Option(help="Draws, each tried with all of the grid.")] = 10,
+    seeds: Annotated[int, typer.Option(help="Seeds of each setting.")] = 3,
+    dice: Annotated[int, typer.Option(help="Seed of the draws.")] = 0,
+    metric: Metric = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Folder of its trials. Default: lab/sweep-BASE.")
+    ] = None,
+    figure: Annotated[Path | None, typer.Option(help="Draw it into this file: PDF, PNG or SVG.")] = None,
+    workers: Workers = None,
+    threads: Threads = 1,
+    on: On = "processes",
+    json: Json = False,
+) -> None:
+    """Try a grid, random draws or both over any field of a trial; go on with it where it was stopped.
+
+    [dim]equipoise lab sweep base.toml --grid lr=1e-3,1e-2 --random weight_decay=log:1e-3:1 --trials 20[/dim]
+    """
+    import os
+
+    from equipoise.lab.sweep import Range, Sweep, read_base
+
+    values = {path: read_values(text) for path, text in (split("--grid", t) for t in grid or [])}
+    ranges = {path: Range.read(text) for path, text in (split("--random", t) for t in random or [])}
+    made = Sweep(read_base(base), grid=values, ranges=ranges, draws=trials, seeds=seeds, metric=metric, dice=dice)
+    given: dict[str, Any] = {"workers": workers or os.cpu_count(), "threads": threads, "on": on}
+    _conduct(made, output or Path("lab") / f"sweep-{base.stem}", figure, json, given)
+
+
+@app.command("table")
+def lab_table(
+    folder: Annotated[Path, typer.Argument(help="Folder of trials, of a sweep or an experiment; it may still run.")],
+    metric: Metric = None,
+    figure: Annotated[Path | None, typer.Option(help="Draw it into this file: PDF, PNG or SVG.")] = None,
+) -> None:
+    """What there is of results by now: a row for each setting, mean ± standard deviation over seeds, the best first."""
+    from equipoise.lab.conduct import draw_into
+    from equipoise.lab.show import render_outcome
+    from equipoise.lab.sweep import draw, gather, tabulate
+
+    if not folder.is_dir():
+        raise ValueError(f"{folder}: must be a directory of trials")
+    done = gather(folder)
+    outcome = tabulate([d.result for d in done], metric=metric)
+    if figure is not None:
+        draw_into(figure, lambda drawn: draw(outcome, drawn), salt="sweep")
+    print_rich(render_outcome(outcome, done))
+
+
+def _conduct(experiment: Any, folder: Path, figure: Path | None, json: bool, given: dict[str, Any]) -> Any:
+    from equipoise.lab.conduct import OUTCOME, conduct, write_figure
+    from equipoise.lab.show import bars, render_outcome
+
+    with bars() as report:
+        outcome, done = conduct(experiment, folder, report=report, **given)
+    if figure is not None:
+        write_figure(experiment, outcome, figure)
+    typer.echo((folder / OUTCOME).read_text(), nl=False) if json else print_rich(render_outcome(outcome, done))
+    for one in done:
+        if one.result.status == "failed":
+            typer.echo(f"equipoise: trial {one.trial.key} failed: {one.result.error.splitlines()[-1]}", err=True)
+    return outcome, done

@@ -1,0 +1,94 @@
+"""What works on runs: `equipoise report`, `board`, `export` and `watch`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from equipoise.cli._out import size
+
+
+def report(
+    runs: Annotated[list[Path], typer.Argument(help="Directories of runs; several are compared.")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="File to write.")] = Path("report.html"),
+) -> None:
+    """Write runs as one HTML file that needs nothing else to be looked at."""
+    from equipoise.board import report as write
+
+    typer.echo(f"{size(write(runs, output))}: open it in a browser")
+
+
+def board(
+    directory: Annotated[Path, typer.Argument(help="Where the runs are.")] = Path("."),
+    port: Annotated[int, typer.Option(help="Port to listen on; 0 for any.")] = 5006,
+    host: Annotated[
+        str, typer.Option(help="Address to listen on. Whoever reaches it can read every run.")
+    ] = "127.0.0.1",
+    allow: Annotated[
+        list[str] | None, typer.Option(help="Another name by which browsers reach it; may be repeated.")
+    ] = None,
+    open_browser: Annotated[bool, typer.Option("--open", help="Open it in the browser.")] = False,
+) -> None:
+    """Show runs while they are written, and plans with every slider, in the browser."""
+    from equipoise.board import Board, serve
+
+    def started(running: Board) -> None:
+        typer.echo(f"Runs of {directory} are at {running.url} (Ctrl-C ends it)")
+        if open_browser:
+            import webbrowser
+
+            webbrowser.open(running.url)
+
+    serve(str(directory), port=port, host=host, allow=allow or (), started=started)
+
+
+def export(
+    run: Annotated[Path, typer.Argument(help="Directory of a run.")],
+    to: Annotated[str, typer.Option(help="parquet or csv.")] = "csv",
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="File to write; the run's name beside it if not given.")
+    ] = None,
+) -> None:
+    """Write all that a run measured as one table, a line a number."""
+    from equipoise.monitor.export import write
+    from equipoise.monitor.run import Run
+
+    with Run.open(run) as opened:
+        target, lines = write(opened, to, output)
+        typer.echo(f"{lines:,} numbers in {target}")
+        for finding in opened.findings:
+            if finding.code == "run-damaged":
+                typer.echo(f"equipoise: {finding.evidence}", err=True)
+
+
+def watch(
+    run: Annotated[Path, typer.Argument(help="Directory of a run, or of several, which are listed.")],
+    layers: Annotated[
+        str | None, typer.Option(help="Only layers with names like this, as '*attn*' or mlp. Default: all matrices.")
+    ] = None,
+    sort: Annotated[
+        str,
+        typer.Option(help="worst, name, model, norm, rotation, relative_update, total_decay, c_err or angle."),
+    ] = "worst",
+    top: Annotated[int | None, typer.Option(help="How many layers. Default: as many as there is room for.")] = None,
+    once: Annotated[bool, typer.Option("--once", help="Print once and leave, as when there is no terminal.")] = False,
+) -> None:
+    """What every layer of a run is doing now, the worst first; renewed every second while it runs.
+
+    [dim]equipoise watch runs/a --layers '*attn*' --sort norm --top 10[/dim]
+    """
+    from equipoise.monitor.compare import Latest
+    from equipoise.monitor.glance import Look
+    from equipoise.monitor.run import Run
+    from equipoise.monitor.screen import console, render_list, runs_in, show
+    from equipoise.theory import _check
+
+    top = None if top is None else _check.whole("--top", top, low=1)
+    found = runs_in(run)
+    if len(found) > 1:
+        console().print(render_list(found, run))
+        return
+    with Run.open(found[0]) as opened:
+        show(Look(opened, layers=layers, sort=sort, predict=Latest(opened)), console(), top=top, once=once)
