@@ -60,7 +60,52 @@ def norms(outcome) -> None:
             assert abs(row["slope of effective lr"].mean - expected) < 0.1, (optimizer, decay)
 
 
-CHECKS = {"norms": norms, "random-walk": random_walk}
+def adam_vs_adamw(outcome) -> None:
+    """The variants rotate evenly, the others do not."""
+    rows = {row["optimizer"]: row for row in outcome.rows}
+    assert len(rows) == 4
+    for name in ("rotational_adamw", "rotational_adam_l2"):
+        for what in ("layers", "neurons"):
+            spread = {key: row[f"spread over {what}"].mean for key, row in rows.items()}
+            assert spread[name] < 0.05 < min(spread["adamw"], spread["adam_l2"])
+
+
+def lr_vs_wd(outcome) -> None:
+    """AdamW begins too slowly at a low lr and too fast at a high one; its variant rotates as asked at any."""
+    early: dict = {}
+    for row in outcome.rows:
+        if row["optimizer"] == "adamw":
+            early.setdefault(row["task"], []).append(row["early rotation / settled"].mean)
+        elif row["optimizer"] == "rotational_adamw":
+            assert abs(row["early rotation / settled"].mean - 1) < 0.03
+            assert abs(row["last norm / initial"].mean - 1) < 1e-3
+    for found in early.values():
+        assert found == sorted(found)
+        assert found[0] < 1 < found[-1]
+
+
+def poor_normalisation(outcome) -> None:
+    """The variant rotates neurons evenly, whatever the normalisation."""
+    spread = {(r["norm"], r["optimizer"], r["lr"]): r["spread over neurons"].mean for r in outcome.rows}
+    for (norm, optimizer, lr), value in spread.items():
+        if optimizer == "rotational_sgdm":
+            assert value < 0.5 * spread[norm, "sgdm", lr]
+
+
+def constrain(outcome) -> None:
+    """With one seed a claim's number is the quotient of two in the table."""
+    assert [row["task"] for row in outcome.rows] == ["vision", "text", "pairs"]
+    claims = {claim.name: claim for claim in outcome.claims}
+    for row in outcome.rows:
+        for kind in ("zero", "best"):
+            measured = claims[f"{row['task']}-{row['optimizer']}-{kind}"].measured.mean
+            assert measured == pytest.approx(row[f"{kind} shot"].mean / row["baseline"].mean)
+
+
+CHECKS = {
+    "adam-vs-adamw": adam_vs_adamw, "constrain": constrain, "lr-vs-wd": lr_vs_wd, "norms": norms,
+    "poor-normalisation": poor_normalisation, "random-walk": random_walk,
+}  # fmt: skip
 
 
 OWN = '''

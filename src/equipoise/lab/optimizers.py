@@ -55,12 +55,13 @@ def make(trial: Trial, model: nn.Module) -> tuple[torch.optim.Optimizer, Schedul
     """The optimizer of a trial and its schedule; gains and biases do not decay.
 
     Args:
-        trial: what to make.
+        trial: what to make. `optimizer_options["roles"]` has options for roles, as `eq.param_groups` takes them.
         model: whose parameters.
     """
     maker = MAKERS[_check.choice("optimizer", trial.optimizer, MAKERS)]
-    groups = eq.param_groups(model, head=[] if isinstance(model, Walk) else None)
-    optimizer = maker(groups, lr=trial.lr, weight_decay=trial.weight_decay, **trial.optimizer_options)
+    options = dict(trial.optimizer_options)
+    groups = eq.param_groups(model, head=[] if isinstance(model, Walk) else None, roles=options.pop("roles", None))
+    optimizer = maker(groups, lr=trial.lr, weight_decay=trial.weight_decay, **options)
     shape = named(
         trial.schedule, steps=trial.steps, peak=1.0, warmup=trial.warmup, final=trial.final, **trial.schedule_options
     )

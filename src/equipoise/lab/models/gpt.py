@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from equipoise.lab.data import Data
 from equipoise.lab.models.transformer import Layer, positions, start
+from equipoise.optim import add_gains
 from equipoise.theory import _check
 
 SIZES = {"tiny": (2, 32, 2), "mini": (4, 128, 4), "small": (6, 384, 6), "124M": (12, 768, 12)}
@@ -52,7 +53,7 @@ class Gpt(nn.Module):
 
 def gpt(
     data: Data, *, size: str = "tiny", depth: int | None = None, width: int | None = None, heads: int | None = None,
-    qk_norm: bool = False, tied: bool = False, norm: bool = True,
+    qk_norm: bool = False, tied: bool = False, norm: bool = True, gains: bool = False,
 ) -> Gpt:  # fmt: skip
     """A GPT for tokens.
 
@@ -65,7 +66,11 @@ def gpt(
         qk_norm: normalise queries and keys.
         tied: the output layer is the table of tokens.
         norm: with LayerNorm.
+        gains: a learnable gain for each neuron of the linear layers, as RE gives rotational variants.
     """
     own = SIZES[_check.choice("size", size, SIZES)]
     d, w, h = (a or b for a, b in zip((depth, width, heads), own, strict=True))
-    return Gpt(data.outputs, data.info["length"], d, w, h, qk_norm=qk_norm, tied=tied, norm=norm)
+    model = Gpt(data.outputs, data.info["length"], d, w, h, qk_norm=qk_norm, tied=tied, norm=norm)
+    if gains:
+        add_gains(model)
+    return model

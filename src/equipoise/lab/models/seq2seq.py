@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from equipoise.lab.data import Data
 from equipoise.lab.data.phonemes import PAD
 from equipoise.lab.models.transformer import Layer, positions, start
+from equipoise.optim import add_gains
 from equipoise.theory import _check
 
 SIZES = {"tiny": (1, 32, 2), "mini": (3, 128, 4), "iwslt": (6, 512, 4)}
@@ -42,12 +43,16 @@ class Seq2Seq(nn.Module):
         return self.head(self.norms[1](y))
 
 
-def seq2seq(data: Data, *, size: str = "tiny") -> Seq2Seq:
+def seq2seq(data: Data, *, size: str = "tiny", gains: bool = False) -> Seq2Seq:
     """An encoder and decoder for pairs of sequences.
 
     Args:
         data: of the task "pairs".
         size: one of `SIZES`.
+        gains: a learnable gain for each neuron of the linear layers, as RE gives rotational variants.
     """
     depth, width, heads = SIZES[_check.choice("size", size, SIZES)]
-    return Seq2Seq(data.info["inputs"], data.outputs, data.info["length"], depth, width, heads)
+    model = Seq2Seq(data.info["inputs"], data.outputs, data.info["length"], depth, width, heads)
+    if gains:
+        add_gains(model)
+    return model

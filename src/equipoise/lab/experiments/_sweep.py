@@ -1,0 +1,110 @@
+"""What sweeps share: trials by setting, the best of them, differences by seed, and how evenly a run rotates."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, final
+
+import numpy as np
+
+from equipoise.lab.config import Trial
+from equipoise.lab.experiments.base import Done
+from equipoise.lab.results import Stat
+from equipoise.theory._check import Array
+
+LATE = 0.5
+"""What comes after this share of the steps is averaged over."""
+
+Setting = tuple[Any, ...]
+
+
+def seeds(trials: Sequence[Trial], count: int) -> list[Trial]:
+    """Each trial with as many seeds."""
+    return [trial.vary({"seed": seed}) for trial in trials for seed in range(count)]
+
+
+def by_setting(done: Sequence[Done], paths: Sequence[str]) -> dict[Setting, list[Done]]:
+    """Trials by the fields that they differ in, as `lr` or `optimizer_options.l2`; in a setting they differ by seed."""
+    found: dict[Setting, list[Done]] = {}
+    for one in done:
+        found.setdefault(tuple(one.trial.get(path) for path in paths), []).append(one)
+    return {key: sorted(members, key=lambda d: d.trial.seed) for key, members in found.items()}
+
+
+def stat(done: Sequence[Done], metric: str) -> Stat:
+    """A metric over seeds, of those that finished."""
+    return Stat.of([d.result.metrics[metric] for d in done if metric in d.result.metrics])
+
+
+def best(settings: Mapping[Setting, Sequence[Done]], metric: str, *, lowest: bool = False) -> Setting | None:
+    """The setting with the best mean, of those where every seed finished; None where there is none.
+
+    It is chosen by the test's mean over the seeds that are reported, which flatters it; all optimizers alike.
+    """
+    means = {
+        key: stat(members, metric).mean
+        for key, members in settings.items()
+        if members and all(metric in d.result.metrics for d in members)
+    }
+    return (min if lowest else max)(means, key=lambda key: means[key]) if means else None
+
+
+def by_seed(a: Sequence[Done], b: Sequence[Done], of: Callable[[Done, Done], float]) -> Stat:
+    """A number of two settings over the seeds that both have finished: those share weights at the start and batches."""
+    other = {d.trial.seed: d for d in b if d.result.status == "finished"}
+    pairs = [(d, other[d.trial.seed]) for d in a if d.result.status == "finished" and d.trial.seed in other]
+    return Stat.of([of(x, y) for x, y in pairs])
+
+
+def gap(a: Sequence[Done], b: Sequence[Done], metric: str) -> Stat:
+    """Metric of a less that of b, by seed."""
+    return by_seed(a, b, lambda x, y: x.result.metrics[metric] - y.result.metrics[metric])
+
+
+@final
+@dataclass(frozen=True)
+class Turning:
+    """Rotation of a trial's hidden layers and of their sampled neurons, over the measured steps.
+
+    Output layers and embeddings are left out: they are not scale-invariant.
+    """
+
+    steps: Array
+    layers: dict[str, Array]
+    neurons: dict[str, Array]
+
+    @staticmethod
+    def read(done: Done) -> Turning:
+        """From what was watched."""
+        with done.open() as run:
+            hidden = {name: info for name, info in run.tensors.items() if info.role == "matrix"}
+            series = {name: run.series("rotation", name) for name in hidden}
+            neurons = {
+                name: np.stack([run.series("rotation", name, neuron=n).values for n in info.neurons])
+                for name, info in hidden.items()
+                if info.neurons
+            }
+        steps = next(iter(series.values())).steps.astype(np.float64)
+        return Turning(steps, {name: s.values for name, s in series.items()}, neurons)
+
+    def late(self, values: Array) -> Array:
+        """Mean over the late steps."""
+        return values[..., self.steps > LATE * self.steps[-1]].mean(-1)
+
+    @property
+    def mean(self) -> float:
+        """Over the late steps and all layers."""
+        return float(np.mean([self.late(v) for v in self.layers.values()]))
+
+    @property
+    def over_layers(self) -> float:
+        """Coefficient of variation of the late rotation over layers: 0 where all turn alike."""
+        each = np.array([self.late(v) for v in self.layers.values()])
+        return float(each.std() / each.mean())
+
+    @property
+    def over_neurons(self) -> float:
+        """The same over the neurons of a layer, mean over layers."""
+        each = [self.late(v) for v in self.neurons.values()]
+        return float(np.mean([e.std() / e.mean() for e in each]))

@@ -1,0 +1,242 @@
+"""Learning rate against weight decay at a constant product: RE Fig. 3 (a normalised network) and 13 (a GPT)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, final
+
+import numpy as np
+
+from equipoise.lab.config import Trial
+from equipoise.lab.experiments._sweep import best, by_setting, gap, seeds, stat
+from equipoise.lab.experiments.base import Done, Experiment, Outcome
+from equipoise.lab.results import Claim, Stat
+from equipoise.theory import stationary
+from equipoise.theory._check import Array
+
+SOURCES = {"vision": "RE Fig. 3", "text": "RE Fig. 13"}
+METRICS = {"vision": "test_accuracy", "text": "test_loss"}
+VARIANT = "rotational_adamw"
+FROZEN = {"gain": {"lr": 0.0}, "bias": {"lr": 0.0}}
+FLAT = {"vision": 0.01, "text": 0.05}
+"""How much worse than the best still counts as flat, of accuracy and of loss. Ours; RE has a figure."""
+
+
+@dataclass(frozen=True)
+class _Task:
+    base: Trial
+    product: float
+    lrs: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class _Size:
+    tasks: dict[str, _Task]
+    seeds: int
+
+
+_DIGITS = Trial(
+    data="digits", data_options={"test": 0.8}, model="mlp", model_options={"width": 64, "depth": 3}, batch_size=64,
+    schedule="cosine", steps=300, warmup=8,
+)  # fmt: skip
+_TEXT = Trial(
+    data="text", data_options={"size": 300_000, "length": 64}, model="gpt", model_options={"size": "tiny"},
+    batch_size=16, schedule="cosine", steps=200, warmup=8,
+)  # fmt: skip
+
+SIZES = {
+    "smoke": _Size({
+        "vision": _Task(_DIGITS.vary({"steps": 40, "model_options.width": 16}), 3e-2, (1e-3, 1e-2, 1.0)),
+        "text": _Task(_TEXT.vary({"steps": 20, "data_options.size": 20_000}), 3e-2, (1e-3, 1e-2)),
+    }, 1),
+    "small": _Size({
+        "vision": _Task(_DIGITS, 1e-2, (1e-4, 1e-3, 1e-2, 1e-1, 1.0)),
+        "text": _Task(_TEXT, 1e-2, (3e-4, 3e-3, 3e-2, 3e-1)),
+    }, 3),
+    "full": _Size({
+        "vision": _Task(Trial(
+            data="cifar", data_options={"path": "cifar-10-batches-bin"}, model="resnet",
+            model_options={"size": "resnet-20"}, batch_size=128, schedule="cosine", steps=78_200, warmup=1955,
+        ), 5e-4, (1e-4, 9e-4, 2.7e-3, 8.3e-3, 2.5e-2, 5e-2, 0.1, 0.3, 0.9)),
+        "text": _Task(Trial(
+            data="wikitext", data_options={"path": "wikitext-103", "tokens": 50_304, "length": 512}, model="gpt",
+            model_options={"size": "124M"}, batch_size=55, schedule="cosine", steps=15_000, warmup=300,
+            precision="bfloat16", optimizer_options={"betas": [0.9, 0.95]},
+        ), 2.5e-3, (1e-4, 5e-4, 1e-3, 2e-3, 5e-3, 1e-2, 5e-2)),
+    }, 5),
+}  # fmt: skip
+"""For each task: the trial, ηλ, learning rates; and seeds."""
+
+
+@final
+class LrVsWd(Experiment):
+    """AdamW and its rotational variant over the learning rate, ηλ being constant."""
+
+    name: ClassVar[str] = "lr-vs-wd"
+    source: ClassVar[str] = "RE Fig. 3 and 13"
+    about: ClassVar[str] = "At constant lr·wd the settled rotation is the same; gains, biases and transients are not."
+
+    def trials(self, preset: str) -> list[Trial]:
+        """Every lr with the decay that goes with it; and the variant with gains and biases frozen."""
+        size, found = SIZES[preset], []
+        for name, task in size.tasks.items():
+            for lr in task.lrs:
+                watch = {"every": max(2, task.base.steps // 30), "neurons": 0, "spectra": 0}
+                plain = task.base.vary({"lr": lr, "weight_decay": task.product / lr, "watch": watch})
+                turned = plain.vary({"optimizer": VARIANT})
+                if name == "text":
+                    turned = turned.vary({"model_options.gains": True,
+                                          "optimizer_options.roles": {"embedding": {"rotate": False}}})  # fmt: skip
+                found += [plain, turned]
+                if name == "vision" and lr == _middle(task):
+                    found.append(turned.vary({"optimizer_options.roles": FROZEN}))
+        return seeds(found, size.seeds)
+
+    def analyse(self, done: Sequence[Done]) -> Outcome:
+        """The curve of each, the rotation at the beginning and once settled over the prediction, norms."""
+        settings = by_setting(done, ("model", "optimizer", "lr"))
+        rows: list[dict[str, Any]] = []
+        claims: list[Claim] = []
+        curves: dict[str, Any] = {}
+        for task in SOURCES:
+            mine = {k: v for k, v in settings.items() if (k[0] == "gpt") == (task == "text")}
+            for name in ("adamw", VARIANT):
+                sweep = {k[2]: [d for d in v if not _frozen(d)] for k, v in sorted(mine.items()) if k[1] == name}
+                paths = {lr: [_Path.read(d) for d in v if d.result.status == "finished"] for lr, v in sweep.items()}
+                rows += [_row(task, name, lr, sweep[lr], paths[lr]) for lr in sweep]
+                claims += _claims(task, name, sweep, paths)
+                curves[f"{task} {name}"] = (
+                    {lr: stat(v, METRICS[task]) for lr, v in sweep.items()}, {lr: p[0] for lr, p in paths.items() if p}
+                )  # fmt: skip
+            still = [d for v in mine.values() for d in v if _frozen(d)]
+            if still:
+                rows.append(_row(task, f"{VARIANT}, gains frozen", still[0].trial.lr, still, []))
+                low = mine[min(k for k in mine if k[1] == VARIANT)]
+                claims.append(
+                    Claim("vision-frozen", "RE Fig. 3: 0.908", "accuracy of the RV at the lowest lr less that with "
+                          "gains and biases frozen", 0.0, gap(low, still, METRICS[task]), tolerance=FLAT[task])
+                )  # fmt: skip
+        return Outcome(rows, claims, curves)
+
+    def draw(self, outcome: Outcome, figure: Any) -> None:
+        """The metric over lr; and of AdamW the norm and the rotation over the steps, the prediction dashed."""
+        axes = figure.subplots(2, 3)
+        for line, task in zip(axes, SOURCES, strict=True):
+            for name, style in (("adamw", "o-"), (VARIANT, "s--")):
+                found, _ = outcome.curves.get(f"{task} {name}", ({}, {}))
+                kept = {lr: s for lr, s in found.items() if s.count}
+                line[0].errorbar(list(kept), [s.mean for s in kept.values()],
+                                 [0.0 if np.isnan(s.std) else s.std for s in kept.values()], fmt=style, label=name,
+                                 capsize=3)  # fmt: skip
+            line[0].set(title=f"{task}: {METRICS[task].replace('_', ' ')}", xlabel="lr", xscale="log")
+            line[0].legend(fontsize=8)
+            _, paths = outcome.curves.get(f"{task} adamw", ({}, {}))
+            for lr, path in paths.items():
+                line[1].semilogy(path.steps, path.norm, label=f"lr {lr:g}")
+                line[2].semilogy(path.steps, path.rotation, label=f"lr {lr:g}")
+            if paths:
+                path = next(iter(paths.values()))
+                line[2].semilogy(path.steps, path.expected, "k--", label="settled, by theory")
+            line[1].set(title=f"{task}, AdamW: ‖w‖ over the initial", xlabel="step")
+            line[2].set(title=f"{task}, AdamW: rotation", xlabel="step")
+            line[2].legend(fontsize=7)
+            for axis in line:
+                axis.minorticks_off()  # a log axis has many, and each is a path in the file
+
+
+@final
+@dataclass(frozen=True)
+class _Path:
+    """Norm over the initial one, rotation, and where theory says it settles; means over hidden layers, by step."""
+
+    steps: Array
+    norm: Array
+    rotation: Array
+    expected: Array
+
+    @staticmethod
+    def read(done: Done) -> _Path:
+        trial = done.trial
+        betas = trial.optimizer_options.get("betas", (0.9, 0.999))
+        with done.open() as run:
+            hidden = [info for info in run.tensors.values() if info.role == "matrix"]
+            norm = np.mean([run.series("norm", i.name).values / i.info["init_norm"] for i in hidden], 0)
+            rotation = np.mean([run.series("rotation", i.name).values for i in hidden], 0)
+            lr = run.series(f"lr/{hidden[0].group}")
+        settled = [
+            stationary("adamw", lr=max(float(x), 1e-30), weight_decay=trial.weight_decay, betas=tuple(betas),
+                       size=1).rotation
+            for x in lr.values
+        ]  # fmt: skip
+        return _Path(lr.steps.astype(np.float64), norm, rotation, np.array(settled))
+
+    def over(self, start: float, stop: float) -> float:
+        """Rotation over where it would settle at the present lr, mean over this part of the run."""
+        part = (self.steps > start * self.steps[-1]) & (self.steps <= stop * self.steps[-1])
+        return float((self.rotation[part] / self.expected[part]).mean())
+
+    @property
+    def early(self) -> float:
+        return self.over(0.0, 0.1)
+
+    @property
+    def settled(self) -> float:
+        return self.over(0.6, 0.8)  # later a cosine falls faster than norms follow
+
+
+def _row(task: str, name: str, lr: float, members: Sequence[Done], paths: Sequence[_Path]) -> dict[str, Any]:
+    return {
+        "task": task, "optimizer": name, "lr": lr, "wd": members[0].trial.weight_decay,
+        "diverged": sum(d.result.status == "diverged" for d in members),
+        "test accuracy": stat(members, "test_accuracy"), "test loss": stat(members, "test_loss"),
+        "early rotation / settled": Stat.of([p.early for p in paths]),
+        "late rotation / settled": Stat.of([p.settled for p in paths]),
+        "last norm / initial": Stat.of([float(p.norm[-1]) for p in paths]),
+    }  # fmt: skip
+
+
+def _claims(
+    task: str, name: str, sweep: dict[float, list[Done]], paths: dict[float, list[_Path]]
+) -> list[Claim]:  # fmt: skip
+    metric, source, lrs = METRICS[task], SOURCES[task], sorted(sweep)
+    top = best({(lr,): v for lr, v in sweep.items()}, metric, lowest=task == "text")
+    if top is None or len(lrs) < 2:
+        return []
+    at, sign = lrs.index(top[0]), -1.0 if task == "text" else 1.0
+    of = f"{task}, {name}: {'loss' if task == 'text' else 'accuracy'}"
+
+    def worse(than: float, lr: float) -> Stat:
+        found = gap(sweep[than], sweep[lr], metric)
+        return Stat(sign * found.mean, found.std, found.count)
+
+    found = []
+    for end, lr in (("low", lrs[0]), ("high", lrs[-1])):
+        other = best({(x,): v for x, v in sweep.items() if x != lr}, metric, lowest=task == "text")
+        if other is not None and worse(other[0], lr).count:  # where all have diverged the row says so
+            found.append(
+                Claim(f"{task}-{name}-{end}", source, f"{of}, how much worse at the {end}est lr than at the best other",
+                      0.0, worse(other[0], lr), "above")
+            )  # fmt: skip
+    beside = [lrs[i] for i in (at - 1, at + 1) if 0 <= i < len(lrs)]
+    near = min(beside, key=lambda lr: m if (m := worse(top[0], lr).mean) == m else np.inf)
+    found.append(Claim(f"{task}-{name}-flat", source, f"{of}, how much worse at the better neighbour of the best lr",
+                       0.0, worse(top[0], near), tolerance=FLAT[task]))  # fmt: skip
+    if name == "adamw":
+        for end, lr, relation in (("low", lrs[0], "below"), ("high", lrs[-1], "above")):
+            if paths[lr]:
+                found.append(
+                    Claim(f"{task}-early-{end}", source, f"{task}, AdamW at the {end}est lr: early rotation over the "
+                          "settled one", 1.0, Stat.of([p.early for p in paths[lr]]), relation)
+                )  # fmt: skip
+        found.append(Claim(f"{task}-settled", f"{source}, Table 1", f"{task}, AdamW at the best lr: late rotation over "
+                           "theory's", 1.0, Stat.of([p.settled for p in paths[top[0]]]), tolerance=0.15))  # fmt: skip
+    return found
+
+
+def _middle(task: _Task) -> float:
+    return task.lrs[len(task.lrs) // 2]
+
+
+def _frozen(done: Done) -> bool:
+    return "gain" in done.trial.optimizer_options.get("roles", {})
