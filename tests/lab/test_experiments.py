@@ -7,9 +7,11 @@ import pytest
 
 from equipoise.lab.conduct import conduct, write_figure
 from equipoise.lab.config import Trial
-from equipoise.lab.experiments import catalogue, find
+from equipoise.lab.experiments import Done, catalogue, find
+from equipoise.lab.experiments.assumptions import radial
 from equipoise.lab.result import Result
 from equipoise.lab.results import Claim, Stat, over_seeds
+from equipoise.lab.train import train
 
 
 @pytest.mark.parametrize("name", catalogue())
@@ -60,7 +62,29 @@ def norms(outcome) -> None:
             assert abs(row["slope of effective lr"].mean - expected) < 0.1, (optimizer, decay)
 
 
-CHECKS = {"norms": norms, "random-walk": random_walk}
+def assumptions(outcome) -> None:
+    """Batch normalisation makes kernels scale-invariant, whatever the seed; a GPT's layers are not."""
+    rows = {row["model"]: row for row in outcome.rows}
+    assert abs(rows["resnet"]["cos(g, w)"].mean) < 1e-4
+    assert abs(rows["gpt"]["cos(g, w)"].mean) > 1e-3
+    assert abs(rows["resnet"]["λ_u / λ"].mean) < 0.2 < abs(rows["gpt"]["λ_u / λ"].mean)
+
+
+def warmup(outcome) -> None:
+    """Variants begin at the equilibrium's rotation; AdamW far above it, and warmup slows it."""
+    first = {(r["optimizer"], r["warmup"] > 0): r["first rotation / equilibrium's"].mean for r in outcome.rows}
+    for kind in ("adamw", "sgdm"):
+        assert abs(first[f"rotational_{kind}", False] - 1) < 0.03
+        assert first[f"rotational_{kind}", True] < 0.8
+    assert first["adamw", False] > 1.5 * first["adamw", True] > 3
+
+
+CHECKS = {
+    "assumptions": assumptions,
+    "norms": norms,
+    "random-walk": random_walk,
+    "warmup": warmup,
+}
 
 
 OWN = '''
@@ -109,6 +133,20 @@ def test_ones_own_is_a_file_and_a_failed_trial_does_not_stop_the_rest(tmp_path: 
     (tmp_path / "none.py").write_text("x = 1")
     with pytest.raises(ValueError, match="must have one class of Experiment, not 0"):
         find(str(tmp_path / "none.py"))
+
+
+def test_the_radial_part_of_a_walk_is_momentums_own(tmp_path: Path) -> None:
+    """Of a random walk RE's λ_u is 0, while updates have −2λβ₁/(1 + β₁) by the gradients that are in w already."""
+    trial = Trial(
+        data="noise", model="walk", lr=0.02, weight_decay=0.5, steps=800, data_options={"inputs": 64, "outputs": 64},
+        model_options={"gammas": "ones"}, optimizer_options={"betas": (0.9, 0.999)}, watch={"every": 4, "spectra": 0},
+    )  # fmt: skip
+    result = train(trial, tmp_path)
+    with Done(result, tmp_path).open() as run:
+        of = {q: run.series(q, "linear.weight", start=400).values for q in ("radial_decay", "relative_update")}
+    found = radial(of["radial_decay"], of["relative_update"], trial.lr, trial.weight_decay)
+    assert of["radial_decay"].mean() / trial.weight_decay == pytest.approx(-2 * 0.9 / 1.9, abs=0.1)
+    assert found.mean() / trial.weight_decay == pytest.approx(0, abs=0.03)
 
 
 def test_statistics_by_hand() -> None:
