@@ -4,14 +4,18 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
 
+from equipoise.lab import models, optimizers, task
 from equipoise.lab.conduct import conduct, write_figure
 from equipoise.lab.config import Trial
+from equipoise.lab.data import load
 from equipoise.lab.experiments import Done, catalogue, find
 from equipoise.lab.experiments.assumptions import radial
 from equipoise.lab.result import Result
 from equipoise.lab.results import Claim, Stat, over_seeds
 from equipoise.lab.train import train
+from equipoise.theory import stationary
 
 
 @pytest.mark.parametrize("name", catalogue())
@@ -79,10 +83,38 @@ def warmup(outcome) -> None:
     assert first["adamw", False] > 1.5 * first["adamw", True] > 3
 
 
+def imbalance(outcome) -> None:
+    """All settings are there, the balanced one first."""
+    assert [(r["width"], r["p"], r["f"]) for r in outcome.rows] == [(4, 0.0, 1.0), (4, 0.5, 10.0), (2, 0.0, 1.0)]
+    assert {c.name for c in outcome.claims} == {"test_accuracy-0.5-10", "train_loss-0.5-10", "half-the-width"}
+
+
+def scale_sensitive(outcome) -> None:
+    """Normalised layers have no radial gradient, others have."""
+    largest = {row["network"]: row["largest |λ_u / λ|"].mean for row in outcome.rows}
+    assert max(largest["standardised"], largest["batch norm"]) < 1e-3 < largest["plain"] / 10
+
+
+def sensitivity(outcome) -> None:
+    """The default comes first on each network, and every other case is held against it."""
+    for model in ("resnet", "gpt"):
+        own = [row for row in outcome.rows if row["model"] == model]
+        assert own[0]["/ default"].mean == 1.0
+        for row in own:
+            assert row["/ default"].mean == pytest.approx(row["value"].mean / own[0]["value"].mean)
+        assert len({(r["track"], r["centred"], r["by"], r["Algorithm 1"]) for r in own}) == len(own) == 6
+        values = [row["value"].mean for row in own]
+        assert len(set(values)) >= 3, "the options reach the optimizer"
+    assert len(outcome.claims) == 10
+
+
 CHECKS = {
     "assumptions": assumptions,
+    "imbalance": imbalance,
     "norms": norms,
     "random-walk": random_walk,
+    "scale-sensitive": scale_sensitive,
+    "sensitivity": sensitivity,
     "warmup": warmup,
 }
 
@@ -147,6 +179,29 @@ def test_the_radial_part_of_a_walk_is_momentums_own(tmp_path: Path) -> None:
     found = radial(of["radial_decay"], of["relative_update"], trial.lr, trial.weight_decay)
     assert of["radial_decay"].mean() / trial.weight_decay == pytest.approx(-2 * 0.9 / 1.9, abs=0.1)
     assert found.mean() / trial.weight_decay == pytest.approx(0, abs=0.03)
+
+
+def test_some_neurons_are_slowed() -> None:
+    options = {"portion": 0.25, "factor": 0.1}
+    trial = Trial(optimizer="imbalanced_adamw", lr=0.1, weight_decay=0.1, optimizer_options=options)
+    data = load("digits")
+    model = models.make("mlp", data, 0, width=64)
+    optimizer, _ = optimizers.make(trial, model)
+    before = {name: p.detach().double().clone() for name, p in model.named_parameters()}
+    task.loss("classes", model, *data.train.batches(32, 0)(1)).backward()
+    optimizer.step()
+    expected = stationary("adamw", lr=0.1, weight_decay=0.1, size=64).rotation
+    turned = {}
+    for name, p in model.named_parameters():
+        cos = torch.cosine_similarity(before[name], p.detach().double(), dim=-1)
+        turned[name] = cos.clamp(-1, 1).arccos() / expected
+    slow = {name: turned[name] < 0.5 for name in ("body.1.weight", "body.4.weight")}
+    for name, which in slow.items():
+        assert int(which.sum()) == 16
+        assert turned[name][which].numpy() == pytest.approx(0.1, rel=0.05)
+        assert turned[name][~which].numpy() == pytest.approx(1.0, rel=0.05)
+    assert (slow["body.1.weight"] != slow["body.4.weight"]).any()
+    assert turned["head.weight"].numpy() == pytest.approx(1.0, rel=0.05)
 
 
 def test_statistics_by_hand() -> None:

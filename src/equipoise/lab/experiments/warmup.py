@@ -129,9 +129,10 @@ class _Case:
         expected = stationary(kind, lr=trial.lr, weight_decay=trial.weight_decay, size=1).rotation
         with done.open() as run:
             series = [curve(run, "rotation", name) for name in hidden(run)]
-        rotation = np.sqrt(np.mean([np.square(values) for _, values in series], 0)) / expected
+        count = min(len(values) for _, values in series)  # a trial that diverged ends in the middle of a step
+        rotation = np.sqrt(np.mean([np.square(values[:count]) for _, values in series], 0)) / expected
         accuracy = done.result.metrics.get("test_accuracy", FAILED)
-        return _Case(trial, accuracy, done.result.status == "diverged", series[0][0], rotation)
+        return _Case(trial, accuracy, done.result.status == "diverged", series[0][0][:count], rotation)
 
     @property
     def first(self) -> float:
