@@ -14,7 +14,9 @@ from equipoise.lab.experiments.base import Done, Experiment, Outcome
 from equipoise.lab.results import Claim, Stat
 
 PATHS = ("model_options.width", "optimizer_options.portion", "optimizer_options.factor")
-METRICS = ("test_accuracy", "test_loss", "train_loss")
+METRICS = {"test_accuracy": "below", "test_loss": "above", "train_loss": "above"}
+"""Each at the lr that is best for it, and on which side of the balanced network's imbalance should put it."""
+
 HALF, SLOW = 0.5, 10.0
 """The portion where the factor varies, and the factor where the portion varies."""
 
@@ -71,13 +73,18 @@ class Imbalance(Experiment):
         ]  # fmt: skip
 
     def analyse(self, done: Sequence[Done]) -> Outcome:
-        """Each setting at its best lr."""
+        """Each setting at its best lr, by metric: at the lr for accuracy, losses would compare learning rates."""
         wide = max((d.trial.get("model_options.width") for d in done), default=0)
-        best = tuned(done, PATHS, "test_accuracy")
+        best = {m: tuned(done, PATHS, m, lowest=m != "test_accuracy") for m in METRICS}
         rows: list[dict[str, Any]] = []
-        for (width, portion, factor), own in best.items():
+        for width, portion, factor in best["test_accuracy"]:
             row: dict[str, Any] = {"width": width, "p": portion if factor != 1 else 0.0, "f": round(1 / factor, 3)}
-            row |= {"best lr": own[0].trial.lr, **{m.replace("_", " "): over(own, m) for m in METRICS}}
+            for metric, settings in best.items():
+                own = settings[width, portion, factor]
+                row |= {
+                    metric.replace("_", " "): over(own, metric),
+                    f"lr for {metric.replace('_', ' ')}": own[0].trial.lr,
+                }
             rows.append(row)
         return Outcome(rows, _claims(best, wide), {"rows": rows, "width": wide})
 
@@ -103,22 +110,19 @@ class Imbalance(Experiment):
         axes[0, 0].legend()
 
 
-def _claims(best: dict[Any, list[Done]], wide: int) -> list[Claim]:
-    balanced = best.get((wide, HALF, 1.0))
-    if balanced is None:
-        return []
+def _claims(best: dict[str, dict[Any, list[Done]]], wide: int) -> list[Claim]:
     claims = []
-    for (width, portion, factor), own in best.items():
-        if factor == 1 or width != wide:
-            continue
-        f = round(1 / factor, 3)
-        for metric, relation in (("test_accuracy", "below"), ("train_loss", "above")):
-            claims.append(
-                Claim(f"{metric}-{portion:g}-{f:g}", "RE Fig. 12",
-                      f"{metric.replace('_', ' ')} less the balanced, {portion:.0%} of neurons {f:g} times slower", 0.0,
-                      less(own, balanced, metric), relation)
-            )  # fmt: skip
-    slow, narrow = best.get((wide, HALF, 1 / SLOW)), best.get((wide // 2, HALF, 1.0))
+    for metric, relation in METRICS.items():
+        balanced = best[metric].get((wide, HALF, 1.0))
+        for (width, portion, factor), own in best[metric].items():
+            if factor == 1 or width != wide or balanced is None:
+                continue
+            f = round(1 / factor, 3)
+            what = f"{metric.replace('_', ' ')} less the balanced, {portion:.0%} of neurons {f:g} times slower"
+            apart = less(own, balanced, metric)
+            claims.append(Claim(f"{metric}-{portion:g}-{f:g}", "RE Fig. 12", what, 0.0, apart, relation))
+    accuracy = best["test_accuracy"]
+    slow, narrow = accuracy.get((wide, HALF, 1 / SLOW)), accuracy.get((wide // 2, HALF, 1.0))
     if slow is not None and narrow is not None:
         claims.append(
             Claim("half-the-width", "RE Fig. 12", "test accuracy at p = 50 %, f = 10 less that of half the width", 0.0,
