@@ -103,10 +103,10 @@ class ScaleSensitive(Experiment):
                     axis.plot(steps, values, color=colour, label=name, lw=1)
                     if dashed is not None and math.isfinite(dashed):
                         axis.plot([LATE * steps[-1], steps[-1]], [dashed, dashed], color=colour, ls="--")
-            axes[0, column].set(title=f"layer {index + 1}: λ_u / λ, means over a twentieth of the run")
+            axes[0, column].set(title=f"layer {index + 1}: λ_u / λ, smoothed")
             axes[1, column].set(title="norm (dashed: RE with λ_e)", ylim=(0, None))
             axes[2, column].set(title="rotation (dashed: RE with λ_e)", ylim=(0, None), xlabel="step")
-        axes[0, 0].legend()
+        axes[1, 0].legend(loc="lower right", fontsize=8)
 
 
 @final

@@ -108,7 +108,7 @@ class Sensitivity(Experiment):
 
     def draw(self, outcome: Outcome, figure: Any) -> None:
         """A bar for each case."""
-        axes = figure.subplots(1, 2)
+        axes = figure.subplots(1, 2, sharey=True)
         for axis, (model, metric) in zip(axes, METRICS.items(), strict=True):
             own = [row for row in outcome.rows if row["model"] == model]
             stats: list[Stat] = [row["value"] for row in own]
@@ -119,8 +119,7 @@ class Sensitivity(Experiment):
             if stats:
                 axis.axvline(stats[0].mean, color="grey", lw=0.8)
             axis.set_yticks(places, [_label(row) for row in own])
-            axis.invert_yaxis()
-            axis.set(title=f"{model}: {metric.replace('_', ' ')}")
+            axis.set(ylim=(len(own) - 0.5, -0.5), title=f"{model}: {metric.replace('_', ' ')}")
 
 
 def _case(options: Any) -> tuple[Any, ...]:
