@@ -4,12 +4,18 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
 
+from equipoise.lab import models, optimizers, task
 from equipoise.lab.conduct import conduct, write_figure
 from equipoise.lab.config import Trial
-from equipoise.lab.experiments import catalogue, find
+from equipoise.lab.data import load
+from equipoise.lab.experiments import Done, catalogue, find
+from equipoise.lab.experiments.assumptions import radial
 from equipoise.lab.result import Result
 from equipoise.lab.results import Claim, Stat, over_seeds
+from equipoise.lab.train import train
+from equipoise.theory import stationary
 
 
 @pytest.mark.parametrize("name", catalogue())
@@ -102,10 +108,62 @@ def constrain(outcome) -> None:
             assert measured == pytest.approx(row[f"{kind} shot"].mean / row["baseline"].mean)
 
 
+def assumptions(outcome) -> None:
+    """Batch normalisation makes kernels scale-invariant, whatever the seed; a GPT's layers are not."""
+    rows = {row["model"]: row for row in outcome.rows}
+    assert abs(rows["resnet"]["cos(g, w)"].mean) < 1e-4
+    assert abs(rows["gpt"]["cos(g, w)"].mean) > 1e-3
+    assert abs(rows["resnet"]["λ_u / λ"].mean) < 0.2 < abs(rows["gpt"]["λ_u / λ"].mean)
+
+
+def warmup(outcome) -> None:
+    """Variants begin at the equilibrium's rotation; AdamW far above it, and warmup slows it."""
+    first = {(r["optimizer"], r["warmup"] > 0): r["first rotation / equilibrium's"].mean for r in outcome.rows}
+    for kind in ("adamw", "sgdm"):
+        assert abs(first[f"rotational_{kind}", False] - 1) < 0.03
+        assert first[f"rotational_{kind}", True] < 0.8
+    assert first["adamw", False] > 1.5 * first["adamw", True] > 3
+
+
+def imbalance(outcome) -> None:
+    """All settings are there, the balanced one first."""
+    assert [(r["width"], r["p"], r["f"]) for r in outcome.rows] == [(4, 0.0, 1.0), (4, 0.5, 10.0), (2, 0.0, 1.0)]
+    slowed = {f"{metric}-0.5-10" for metric in ("test_accuracy", "test_loss", "train_loss")}
+    assert {c.name for c in outcome.claims} == slowed | {"half-the-width"}
+
+
+def scale_sensitive(outcome) -> None:
+    """Normalised layers have no radial gradient, others have."""
+    largest = {row["network"]: row["largest |λ_u / λ|"].mean for row in outcome.rows}
+    assert max(largest["standardised"], largest["batch norm"]) < 1e-3 < largest["plain"] / 10
+
+
+def sensitivity(outcome) -> None:
+    """The default comes first on each network, and every other case is held against it."""
+    for model in ("resnet", "gpt"):
+        own = [row for row in outcome.rows if row["model"] == model]
+        assert own[0]["/ default"].mean == 1.0
+        for row in own:
+            assert row["/ default"].mean == pytest.approx(row["value"].mean / own[0]["value"].mean)
+        assert len({(r["track"], r["centred"], r["by"], r["Algorithm 1"]) for r in own}) == len(own) == 6
+        values = [row["value"].mean for row in own]
+        assert len(set(values)) >= 3, "the options reach the optimizer"
+    assert len(outcome.claims) == 10
+
+
 CHECKS = {
-    "adam-vs-adamw": adam_vs_adamw, "constrain": constrain, "lr-vs-wd": lr_vs_wd, "norms": norms,
-    "poor-normalisation": poor_normalisation, "random-walk": random_walk,
-}  # fmt: skip
+    "adam-vs-adamw": adam_vs_adamw,
+    "assumptions": assumptions,
+    "constrain": constrain,
+    "imbalance": imbalance,
+    "lr-vs-wd": lr_vs_wd,
+    "norms": norms,
+    "poor-normalisation": poor_normalisation,
+    "random-walk": random_walk,
+    "scale-sensitive": scale_sensitive,
+    "sensitivity": sensitivity,
+    "warmup": warmup,
+}
 
 
 OWN = '''
@@ -154,6 +212,43 @@ def test_ones_own_is_a_file_and_a_failed_trial_does_not_stop_the_rest(tmp_path: 
     (tmp_path / "none.py").write_text("x = 1")
     with pytest.raises(ValueError, match="must have one class of Experiment, not 0"):
         find(str(tmp_path / "none.py"))
+
+
+def test_the_radial_part_of_a_walk_is_momentums_own(tmp_path: Path) -> None:
+    """Of a random walk RE's λ_u is 0, while updates have −2λβ₁/(1 + β₁) by the gradients that are in w already."""
+    trial = Trial(
+        data="noise", model="walk", lr=0.02, weight_decay=0.5, steps=800, data_options={"inputs": 64, "outputs": 64},
+        model_options={"gammas": "ones"}, optimizer_options={"betas": (0.9, 0.999)}, watch={"every": 4, "spectra": 0},
+    )  # fmt: skip
+    result = train(trial, tmp_path)
+    with Done(result, tmp_path).open() as run:
+        of = {q: run.series(q, "linear.weight", start=400).values for q in ("radial_decay", "relative_update")}
+    found = radial(of["radial_decay"], of["relative_update"], trial.lr, trial.weight_decay)
+    assert of["radial_decay"].mean() / trial.weight_decay == pytest.approx(-2 * 0.9 / 1.9, abs=0.1)
+    assert found.mean() / trial.weight_decay == pytest.approx(0, abs=0.03)
+
+
+def test_some_neurons_are_slowed() -> None:
+    options = {"portion": 0.25, "factor": 0.1}
+    trial = Trial(optimizer="imbalanced_adamw", lr=0.1, weight_decay=0.1, optimizer_options=options)
+    data = load("digits")
+    model = models.make("mlp", data, 0, width=64)
+    optimizer, _ = optimizers.make(trial, model)
+    before = {name: p.detach().double().clone() for name, p in model.named_parameters()}
+    task.loss("classes", model, *data.train.batches(32, 0)(1)).backward()
+    optimizer.step()
+    expected = stationary("adamw", lr=0.1, weight_decay=0.1, size=64).rotation
+    turned = {}
+    for name, p in model.named_parameters():
+        cos = torch.cosine_similarity(before[name], p.detach().double(), dim=-1)
+        turned[name] = cos.clamp(-1, 1).arccos() / expected
+    slow = {name: turned[name] < 0.5 for name in ("body.1.weight", "body.4.weight")}
+    for name, which in slow.items():
+        assert int(which.sum()) == 16
+        assert turned[name][which].numpy() == pytest.approx(0.1, rel=0.05)
+        assert turned[name][~which].numpy() == pytest.approx(1.0, rel=0.05)
+    assert (slow["body.1.weight"] != slow["body.4.weight"]).any()
+    assert turned["head.weight"].numpy() == pytest.approx(1.0, rel=0.05)
 
 
 def test_statistics_by_hand() -> None:

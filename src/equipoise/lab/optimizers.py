@@ -10,6 +10,7 @@ from torch import nn
 
 import equipoise as eq
 from equipoise.lab.config import Trial
+from equipoise.lab.data.base import seeded
 from equipoise.lab.models import Walk
 from equipoise.schedules import Scheduler
 from equipoise.schedules.names import named
@@ -33,10 +34,30 @@ def _muon(groups: Any, *, lr: float, weight_decay: float, adam: Any = None, **op
     return eq.Muon(groups, lr=lr, weight_decay=weight_decay, adam=rest, **options)
 
 
+def _imbalanced(groups: Any, *, portion: float, factor: float, **options: Any) -> torch.optim.Optimizer:
+    """Rotational AdamW, but a portion of each hidden layer's neurons turns `factor` times as fast.  RE Fig. 12."""
+    _check.number("portion", portion, low=0, high=1)
+    _check.number("factor", factor, low=0)
+    apart: list[dict[str, Any]] = []
+    for group in groups:
+        if group["role"] not in ("matrix", "conv"):
+            apart.append(group)
+            continue
+        for param, name in zip(group["params"], group["param_names"], strict=True):
+            rows = param.shape[0]
+            # Which ones is drawn: the same channels in every layer of a residual network would be a narrow one.
+            chosen = torch.randperm(rows, generator=seeded(0, "speeds", name))[: round(portion * rows)]
+            speeds = torch.ones(rows, device=param.device)
+            speeds[chosen.to(param.device)] = factor
+            apart.append({**group, "params": [param], "param_names": [name], "speeds": speeds})
+    return eq.RotationalAdamW(apart, **options)
+
+
 MAKERS: dict[str, Maker] = {
     "adam_l2": torch.optim.Adam,
     "adam_nested": _adam_nested,
     "adamw": torch.optim.AdamW,
+    "imbalanced_adamw": _imbalanced,
     "lion": eq.Lion,
     "muon": _muon,
     "ngd": eq.NormalizedGD,

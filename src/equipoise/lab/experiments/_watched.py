@@ -1,0 +1,30 @@
+"""What experiments read off watched runs: the hidden layers, and a quantity once things have settled."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from equipoise.monitor import Run
+from equipoise.theory._check import Array
+
+
+def hidden(run: Run) -> list[str]:
+    """Names of the matrices and kernels; embeddings and output layers are none."""
+    return [name for name, info in run.tensors.items() if info.role == "matrix"]
+
+
+def curve(run: Run, quantity: str, tensor: str | None = None) -> tuple[Array, Array]:
+    """Steps and values where it was measured."""
+    series = run.series(quantity, tensor)
+    return series.steps.astype(np.float64), series.values.astype(np.float64)
+
+
+def settled(run: Run, quantity: str, tensor: str | None = None, *, after: float) -> Array:
+    """The values after this share of the steps."""
+    steps, values = curve(run, quantity, tensor)
+    return values[steps > after * run.steps[-1]]
+
+
+def rms(values: Array) -> float:
+    """Root mean square."""
+    return float(np.sqrt(np.square(values).mean()))

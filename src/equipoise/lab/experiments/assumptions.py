@@ -1,0 +1,208 @@
+"""How far real networks are from a random walk: RE Fig. 9 and 10, read off the watch."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, final
+
+import numpy as np
+
+from equipoise.lab.config import Trial
+from equipoise.lab.experiments._watched import hidden
+from equipoise.lab.experiments.base import Done, Experiment, Outcome
+from equipoise.lab.results import Claim, Stat
+from equipoise.monitor import Run
+from equipoise.theory import stationary
+from equipoise.theory._check import Array
+
+LATE = 1 / 2
+"""What comes after this share of the steps is settled."""
+
+BETAS = (0.9, 0.999)
+MEASURES = {
+    "cos(g, w)": "gradient and weights",
+    "cos(g, m)": "gradient and momentum",
+    "‖u‖ / walk's": "size of the update over a random walk's",
+    "λ_u / λ": "radial part of the gradient, as weight decay",
+    "norm / RE": "norm over RE's equilibrium",
+    "rotation / RE": "rotation over RE's equilibrium",
+}
+SQUARED = ("‖u‖ / walk's", "norm / RE", "rotation / RE")
+"""Sizes, whose mean over steps is that of their squares."""
+
+
+@dataclass(frozen=True)
+class _Size:
+    resnet: dict[str, Any]
+    gpt: dict[str, Any]
+    rate: float
+    steps: int
+    batches: tuple[int, int]
+    length: int
+    text: int
+    samples: int
+    seeds: int
+
+
+SIZES = {
+    "smoke": _Size(
+        {"size": "resnet-8", "width": 4}, {"size": "tiny", "depth": 1}, 1e-2, 80, (16, 4), 32, 50_000, 2000, 2
+    ),
+    "small": _Size({"size": "resnet-8"}, {"size": "tiny"}, 1e-3, 2000, (32, 8), 64, 1_000_000, 20_000, 3),
+    "full": _Size({"size": "resnet-20"}, {"size": "124M"}, 2e-4, 15_000, (128, 55), 512, 10_000_000, 500_000, 5),
+}
+"""Models, ηλ, steps, batch sizes, tokens of a sample, characters of the text, samples of the MLP, seeds.
+
+RE has ηλ = 1e-4 and 2.5e-4."""
+
+
+@final
+class Assumptions(Experiment):
+    """Angles between gradient, weights and momentum, size and radial part of updates, of a ResNet, an MLP and a GPT."""
+
+    name: ClassVar[str] = "assumptions"
+    source: ClassVar[str] = "RE Fig. 9, 10, appendix K"
+    about: ClassVar[str] = "Is training a random walk? Angles, sizes and radial parts of gradients in real networks."
+
+    def trials(self, preset: str) -> list[Trial]:
+        """Lr is constant, as in the paper. The digits are learnt by heart; the MLP's labels are noise in part."""
+        size = SIZES[preset]
+        base = Trial(steps=size.steps, watch={"every": max(2, size.steps // 400), "neurons": 0, "spectra": 0})
+        resnet = base.vary({
+            "data": "digits", "model": "resnet", "model_options": size.resnet, "batch_size": size.batches[0],
+            "lr": 1e-2, "weight_decay": size.rate / 1e-2,
+        })  # fmt: skip
+        mlp = base.vary({
+            "data": "classification", "data_options": {"samples": size.samples, "inputs": 64, "noise": 0.3},
+            "model": "mlp", "model_options": {"width": 64}, "lr": 1e-2, "weight_decay": size.rate / 1e-2,
+        })  # fmt: skip
+        gpt = base.vary({
+            "data": "text", "data_options": {"size": size.text, "length": size.length}, "model": "gpt",
+            "model_options": size.gpt, "batch_size": size.batches[1], "lr": 2e-3, "weight_decay": size.rate / 2e-3,
+        })  # fmt: skip
+        return [one.vary({"seed": seed}) for one in (resnet, mlp, gpt) for seed in range(size.seeds)]
+
+    def analyse(self, done: Sequence[Done]) -> Outcome:
+        """Each measure, a mean over hidden layers and late steps."""
+        found: dict[str, list[_Network]] = {}
+        for one in done:
+            if one.result.status == "finished":
+                found.setdefault(one.trial.model, []).append(_Network.read(one))
+        rows: list[dict[str, Any]] = []
+        claims: list[Claim] = []
+        for name, networks in found.items():
+            row = {measure: Stat.of([n.late(measure) for n in networks]) for measure in MEASURES}
+            spread = {f"{m}, over layers": Stat.of([n.spread(m) for n in networks]) for m in ("λ_u / λ", "norm / RE")}
+            rows.append({"model": name, "layers": len(networks[0].curves), **row, **spread})
+            claims += _claims(name, row)
+        return Outcome(rows, claims, {name: networks[0] for name, networks in found.items()})
+
+    def draw(self, outcome: Outcome, figure: Any) -> None:
+        """As RE Fig. 9 and 10: each measure over the steps, layers thin, their mean thick."""
+        axes = figure.subplots(2, 3, sharex=True).flat
+        colours = {"resnet": "tab:blue", "mlp": "tab:green", "gpt": "tab:orange"}
+        for axis, measure in zip(axes, MEASURES, strict=True):
+            shown = []
+            for name, network in outcome.curves.items():
+                layers = [_smooth(c[measure]) for c in network.curves.values()]
+                for layer in layers:
+                    axis.plot(network.steps, layer, color=colours[name], lw=0.5, alpha=0.4)
+                axis.plot(network.steps, np.mean(layers, 0), color=colours[name], lw=2, label=name)
+                shown += [layer[len(layer) // 10 :] for layer in layers]  # the first steps would set the scale
+            expected = 1.0 if measure in SQUARED else 0.0
+            axis.axhline(expected, color="black", ls="--", lw=1)
+            low, high = min(expected, *(s.min() for s in shown)), max(expected, *(s.max() for s in shown))
+            room = 0.08 * (high - low)
+            axis.set(title=measure, xlabel="step", ylim=(low - room, high + room))
+        next(iter(figure.axes)).legend()
+
+
+@final
+@dataclass(frozen=True)
+class _Network:
+    """One trial: each measure over the steps, for every hidden layer."""
+
+    steps: Array
+    curves: dict[str, dict[str, Array]]
+
+    @staticmethod
+    def read(done: Done) -> _Network:
+        with done.open() as run:
+            curves = {name: _measures(run, name, done.trial) for name in hidden(run)}
+            return _Network(run.steps.astype(np.float64), curves)
+
+    def _layers(self, measure: str) -> Array:
+        late = self.steps > LATE * self.steps[-1]
+        each = np.array([c[measure][late] for c in self.curves.values()])
+        return np.sqrt(np.square(each).mean(1)) if measure in SQUARED else each.mean(1)
+
+    def late(self, measure: str) -> float:
+        return float(self._layers(measure).mean())
+
+    def spread(self, measure: str) -> float:
+        """Standard deviation over layers."""
+        return float(self._layers(measure).std())
+
+
+def _measures(run: Run, name: str, trial: Trial) -> dict[str, Array]:
+    def of(quantity: str) -> Array:
+        return run.series(quantity, name).values.astype(np.float64)
+
+    size = math.prod(run.tensors[name].shape)
+    expected = stationary(
+        "adamw", lr=trial.lr, weight_decay=trial.weight_decay, size=size, betas=BETAS, method="small_step"
+    )
+    momentum = of("grad_momentum_cos")
+    values = {
+        "cos(g, w)": of("grad_weight_cos"),
+        # At the first step there is no momentum yet.
+        "cos(g, m)": np.concatenate([np.zeros(len(of("norm")) - len(momentum)), momentum]),
+        "‖u‖ / walk's": np.sqrt(of("c_err")),
+        "λ_u / λ": radial(of("radial_decay"), of("relative_update"), trial.lr, trial.weight_decay) / trial.weight_decay,
+        "norm / RE": of("norm") / expected.norm,
+        "rotation / RE": of("rotation") / expected.rotation,
+    }
+    return values
+
+
+def radial(measured: Array, relative: Array, lr: float, decay: float) -> Array:
+    """λ_u of the gradients alone, which is RE's, from that of the updates, which is the watch's.
+
+    An update has the gradients that w has already taken in: also of a random walk ⟨w, u⟩ = −η Σ a^{k−1} R(k), k ≥ 1,
+    which is −ηR(0)β₁/(1 − aβ₁) with R(k) = R(0)β₁^k, a = 1 − ηλ. This is taken off, with the measured R(0) = ‖U‖²/η².
+
+    Args:
+        measured: the watch's `radial_decay`.
+        relative: its `relative_update`, ‖U‖/‖w‖.
+        lr: η.
+        decay: λ.
+    """
+    return measured + relative**2 / lr * BETAS[0] / (1 - BETAS[0] * (1 - lr * decay))
+
+
+def _smooth(values: Array, share: float = 0.02) -> Array:
+    """Mean over a window of a share of the points, so that noise does not hide the mean."""
+    width = max(1, int(share * len(values)))
+    padded = np.pad(values, (width // 2, width - 1 - width // 2), mode="edge")
+    return np.convolve(padded, np.full(width, 1 / width), mode="valid")
+
+
+def _claims(name: str, row: dict[str, Stat]) -> list[Claim]:
+    """RE: normalised networks are near a walk; in a GPT gradients lean, are smaller, and turn back a little."""
+    fig = "RE Fig. 10" if name == "gpt" else "RE Fig. 9"
+
+    def claim(key: str, measure: str, expected: float, relation: str = "about", tolerance: float = 0.1) -> Claim:
+        quantity = f"{measure} of the {name}: {MEASURES[measure]}"
+        return Claim(f"{name}-{key}", fig, quantity, expected, row[measure], relation, tolerance)
+
+    if name != "gpt":
+        angles = [claim("weights", "cos(g, w)", 0.0, tolerance=0.01), claim("momentum", "cos(g, m)", 0.0)]
+        return [*angles, claim("size", "‖u‖ / walk's", 1.0), claim("radial", "λ_u / λ", 0.0),
+                claim("norm", "norm / RE", 1.0), claim("rotation", "rotation / RE", 1.0)]  # fmt: skip
+    return [
+        claim("momentum", "cos(g, m)", 0.0, "below"), claim("size", "‖u‖ / walk's", 1.0, "below"),
+        claim("radial", "λ_u / λ", 0.0, "below"), claim("norm", "norm / RE", 1.0),
+        claim("rotation", "rotation / RE", 1.0, "below"), claim("rotation-near", "rotation / RE", 1.0),
+    ]  # fmt: skip
