@@ -85,17 +85,21 @@ def geometry_section(found: dict[str, Any], key: str = "geometry", label: str = 
         key: of the section.
         label: what its tab says.
     """
-    sources = [ColumnDataSource(v, name=f"{key}-{n}") for n, v in geometry_sources(found).items()]
-    whole = _drawing(f"{key}-whole", 250, sources, match_aspect=True)
-    tip = _drawing(f"{key}-tip", 460, [])
+    return Section("geometry", key, label, geometry_sources(found), geometry_figures)
+
+
+def geometry_figures(key: str) -> dict[str, Any]:
+    """The figures of the page, empty."""
+    whole = _drawing(f"{key}-whole", 250, match_aspect=True)
+    tip = _drawing(f"{key}-tip", 460)
     budget = lines_figure(key, "budget", "share of ‖w‖² a step", None, height=250, x_axis_type="log", legend=True)
-    return Section("geometry", key, label, {"whole": whole, "tip": tip, "budget": budget})
+    return {"whole": whole, "tip": tip, "budget": budget}
 
 
-def _drawing(name: str, height: int, sources: list[Any], **options: Any) -> Any:
+def _drawing(name: str, height: int, **options: Any) -> Any:
     x_label = "along the weights, from their tip" if name.endswith("tip") else "along the weights"
     fig = figure(
-        name, x_label=x_label, y_label="across", height=height, tags=sources, x_range=Range1d(start=0, end=1),
+        name, x_label=x_label, y_label="across", height=height, x_range=Range1d(start=0, end=1),
         y_range=Range1d(start=0, end=1), tools="pan,wheel_zoom,reset,save", active_drag="pan", **options,
     )  # fmt: skip
     fig.xaxis.formatter = BasicTickFormatter(power_limit_low=-5)

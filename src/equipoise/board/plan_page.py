@@ -9,7 +9,7 @@ from dataclasses import asdict
 from typing import Any
 
 import numpy as np
-from bokeh.models import ColumnDataSource, Range1d
+from bokeh.models import Range1d
 
 from equipoise.board.findings_view import as_json
 from equipoise.board.knobs import SCHEDULES, Knobs, moved, texts
@@ -190,11 +190,13 @@ def plan_section(sources: dict[str, dict[str, Any]], key: str = "plan", label: s
         key: of the section.
         label: what its tab says.
     """
-    carried = [ColumnDataSource(v, name=f"{key}-{n}") for n, v in sources.items()]
-    control = ColumnDataSource({"json": [""]}, name=f"{key}-control")
+    control: dict[str, Any] = {"json": [""]}  # what a live page asks for
+    return Section("plan", key, label, {**sources, "control": control}, plan_figures, context={"curves": CURVES})
+
+
+def plan_figures(key: str) -> dict[str, Any]:
+    """The figures of the page, empty."""
     shared = Range1d(start=0, end=1, name=f"{key}-x")
-    figures = {
+    return {
         name: lines_figure(key, name, y, shared, height=220, band=name == "share") for name, (_, _, y) in CURVES.items()
     }
-    figures["lr"].tags = [*carried, control]
-    return Section("plan", key, label, figures, {"curves": CURVES})

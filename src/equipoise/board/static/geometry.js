@@ -1,7 +1,7 @@
 // The triangle of a step: lengths come from Python, here they are laid out and labelled.
 "use strict";
 EQ.kinds.geometry = class {
-  static ready = (key) => EQ.model(`${key}-triangles`) != null && EQ.model(`${key}-tip`) != null;
+  static needs = ["notes", "triangles"];
 
   constructor(section, key) {
     this.section = section;
@@ -16,7 +16,7 @@ EQ.kinds.geometry = class {
     this.redraw();
   }
   source(name) { return EQ.model(`${this.key}-${name}`); }
-  shown() { this.redraw(); }
+  drawn() { this.redraw(); } // to scale, once there is a size
   reset() { this.redraw(); }
 
   play() {
