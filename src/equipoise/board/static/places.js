@@ -11,7 +11,6 @@ EQ.places = (() => {
     await Bokeh.embed.embed_items({ page: JSON.parse(document.getElementById("figures").textContent) }, []); // models, no views
     page = Bokeh.documents.find((d) => !known.has(d) && d.get_model_by_name("page") != null);
     await Bokeh.embed.add_document_standalone(page, document.body, roots);
-    page.idle.connect(settled);
   }
   function draw(place) {
     waiting.delete(place);
@@ -19,18 +18,20 @@ EQ.places = (() => {
     const figure = page.get_model_by_name(place.dataset.figure);
     // A finger scrolls the page; the tools of a plot are there for who wants to zoom.
     if (matchMedia("(pointer: coarse)").matches) figure.toolbar.active_drag = null;
-    fresh.push(place);
+    fresh.push({ place, figure });
+    if (fresh.length === 1) requestAnimationFrame(settled);
     roots[page.roots().length] = place;
     page.add_root(figure);
   }
   const sight = new IntersectionObserver((entries) => {
     for (const entry of entries) if (entry.isIntersecting && waiting.has(entry.target)) draw(entry.target);
+    if (!fresh.length) said?.(); // where nothing was measured there is no place to be seen
   }, { rootMargin: "120px" });
 
   // All that was begun is on the screen: tell who waits for it, then go on with one that cannot be seen yet.
   function settled() {
-    if (!page.is_idle || !fresh.length) return;
-    const sections = new Set(fresh.map((place) => place.closest("section.page").id));
+    if (!fresh.every(({ figure }) => Bokeh.index.get_by_id(figure.id)?.has_finished())) return void requestAnimationFrame(settled);
+    const sections = new Set(fresh.map(({ place }) => place.closest("section.page").id));
     fresh = [];
     said?.();
     for (const key of sections) EQ.sections.get(key)?.drawn?.();
@@ -39,6 +40,7 @@ EQ.places = (() => {
   const idle = (act) => (window.requestIdleCallback ? requestIdleCallback(act, { timeout: 500 }) : setTimeout(act, 50));
   function next() {
     if (fresh.length) return; // somebody scrolls
+    delete document.body.dataset.whole;
     const place = [...waiting].find((p) => p.offsetParent != null);
     if (place) draw(place);
     else document.body.dataset.whole = "1";
@@ -50,8 +52,6 @@ EQ.places = (() => {
       sight.observe(place);
     }
     addEventListener("beforeprint", () => { for (const place of [...waiting]) if (place.offsetParent != null) draw(place); });
-    // A page on which nothing was measured has no place in sight.
-    requestAnimationFrame(() => requestAnimationFrame(() => { if (!fresh.length) said?.(); }));
   }
   return { load, begin, get loaded() { return page != null; } };
 })();
