@@ -6,6 +6,7 @@ shorter; where the two meet, the norm stays.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -77,15 +78,17 @@ def geometry_sources(found: dict[str, Any]) -> dict[str, dict[str, Any]]:
     return {"notes": {"json": [as_json(notes)]}, "triangles": {"name": found["name"]} | found.get("values", {})}
 
 
-def geometry_section(found: dict[str, Any], key: str = "geometry", label: str = "Geometry of a step") -> Section:
+def geometry_section(found: Mapping[str, dict[str, Any]], key: str = "geometry") -> Section:
     """The section of a page.
 
     Args:
-        found: what `triangles` gave.
+        found: what `triangles` gave, by the names of runs.
         key: of the section.
-        label: what its tab says.
     """
-    return Section("geometry", key, label, geometry_sources(found), geometry_figures)
+    sources: dict[str, dict[str, Any]] = {}
+    for i, mine in enumerate(found.values()):
+        sources |= {f"{name}{i or ''}": columns for name, columns in geometry_sources(mine).items()}
+    return Section("geometry", key, "Geometry of a step", sources, geometry_figures, context={"names": list(found)})
 
 
 def geometry_figures(key: str) -> dict[str, Any]:

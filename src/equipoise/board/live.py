@@ -49,7 +49,7 @@ def run_document(runs: Runs, document: Document, arguments: dict[str, list[bytes
 
     # The page comes first, and what takes long with the first look.
     data = gather(run, title, quick=True)
-    fill(document, title, [run_section(data, label="Run"), geometry_section(NOTHING)])
+    fill(document, title, [run_section(data, label="Run"), geometry_section({title: NOTHING})])
     _follow(document, [path], sources, notes="run-notes")
 
 

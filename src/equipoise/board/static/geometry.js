@@ -10,12 +10,14 @@ EQ.kinds.geometry = class {
     this.found = (selector) => section.querySelector(selector);
     this.found("[data-layer]").addEventListener("change", (e) => { EQ.state.set(this.prefix + "layer", e.target.value); this.redraw(); });
     this.found("[data-step]").addEventListener("input", (e) => { EQ.state.set(this.prefix + "step", this.notes.steps[e.target.value]); this.redraw(); });
+    this.which = this.found("[data-which]"); // of several runs
+    this.which?.addEventListener("change", (e) => { EQ.state.set(this.prefix + "run", e.target.value === "0" ? "" : e.target.value); this.redraw(); });
     this.found("[data-play]").addEventListener("click", () => this.play());
     EQ.whenChanged(this.source("triangles"), () => this.redraw());
     addEventListener("resize", () => { clearTimeout(this.resized); this.resized = setTimeout(() => this.redraw(), 150); }); // to scale
     this.redraw();
   }
-  source(name) { return EQ.model(`${this.key}-${name}`); }
+  source(name) { return EQ.model(`${this.key}-${name}${this.which && this.which.value !== "0" ? this.which.value : ""}`); }
   drawn() { this.redraw(); } // to scale, once there is a size
   reset() { this.redraw(); }
 
@@ -33,6 +35,8 @@ EQ.kinds.geometry = class {
   }
 
   redraw() {
+    if (this.which) this.which.value = EQ.state.get(this.prefix + "run", "0");
+    if (this.which?.value === "") this.which.value = "0";
     this.notes = JSON.parse(EQ.curves.column(this.source("notes"), "json")[0]);
     const names = Array.from(EQ.curves.column(this.source("triangles"), "name") ?? []), steps = this.notes.steps;
     const none = !names.length || !steps.length;
@@ -40,7 +44,7 @@ EQ.kinds.geometry = class {
     this.found("[data-some]").hidden = none;
     if (none) return void (this.found("[data-sentence]").textContent = "");
     const select = this.found("[data-layer]"), slider = this.found("[data-step]");
-    if (select.options.length !== names.length) select.replaceChildren(...names.map((value) => EQ.el("option", { value }, value)));
+    if ([...select.options].map((o) => o.value).join("\n") !== names.join("\n")) select.replaceChildren(...names.map((value) => EQ.el("option", { value }, value)));
     const wanted = EQ.state.get(this.prefix + "layer", this.notes.chosen);
     select.value = names.includes(wanted) ? wanted : names[0];
     slider.max = steps.length - 1;
@@ -112,7 +116,7 @@ EQ.kinds.geometry = class {
   say(at, layer, step) {
     const angle = Math.atan2(at.across, at.before + at.along), change = at.after / at.before - 1;
     const verb = Math.abs(change) < 0.02 * (at.across / at.before) ** 2 ? "keeps its norm" : change > 0 ? "gets longer" : "gets shorter";
-    this.found("[data-sentence]").textContent = `Step ${step.toLocaleString("en")} of ${layer} turns the weights by ${EQ.number(angle, 3)} rad (${EQ.number((angle * 180) / Math.PI, 2)}°); the vector ${verb}.`;
+    this.found("[data-sentence]").textContent = `Step ${step.toLocaleString("en")} of ${layer}${this.which ? `, ${this.which.selectedOptions[0].textContent},` : ""} turns the weights by ${EQ.number(angle, 3)} rad (${EQ.number((angle * 180) / Math.PI, 2)}°); the vector ${verb}.`;
     this.found("[data-tip-words]").textContent = `The same step, magnified; along the weights about ${EQ.number(Math.max(1, this.stretch), 2)} times more than across. Inside the dashed circle the norm falls, outside it grows.`;
     const gained = at.after - (at.before - at.decay);
     const rows = [["‖w‖ before", at.before], ["‖update‖", at.update], ["decay, lr·wd·‖w‖", at.decay], ["gained by the update", gained], ["‖w‖ after", at.after], ["angle", angle]];
