@@ -81,7 +81,16 @@ class _List(RequestHandler):
 
     def get(self) -> None:
         page = templates().get_template("list.html")
-        self.finish(page.render(css=style(), scripts=scripts("core", "listing"), version=__version__))
+        self.finish(
+            page.render(
+                live=True,
+                title="Runs · equipoise",
+                bokeh_js="",
+                css=style(),
+                scripts=scripts("core", "listing"),
+                version=__version__,
+            )
+        )
 
 
 class _Table(RequestHandler):

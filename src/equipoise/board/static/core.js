@@ -104,6 +104,7 @@ const EQ = (() => {
       button.setAttribute("aria-selected", mine);
       button.tabIndex = mine ? 0 : -1;
     }
+    document.getElementById(`tab-${chosen}`)?.scrollIntoView({ block: "nearest", inline: "nearest" }); // on a phone
     if (remember) state.set("page", chosen === all[0]?.id ? "" : chosen);
     const page = all.find((s) => s.id === chosen);
     const kind = kinds[page?.dataset.kind];

@@ -73,7 +73,8 @@ EQ.kinds.geometry = class {
     const whole = EQ.model(`${this.key}-whole`);
     const view = Bokeh.index.get_by_id?.(whole.id);
     const width = view?.frame?.bbox?.width || 900, height = view?.frame?.bbox?.height || 180;
-    const span = Math.max(before * 1.12, (y * 1.5 * width) / height);
+    const narrow = width < 450; // words have less room
+    const span = Math.max(before * (narrow ? 1.4 : 1.12), (y * 1.5 * width) / height);
     whole.x_range.setv({ start: -0.03 * span, end: span * 0.97 });
     whole.y_range.setv({ start: -span * (height / width) * 0.3, end: span * (height / width) * 0.7 });
     const names = [
@@ -84,17 +85,17 @@ EQ.kinds.geometry = class {
     this.place("whole", [arrows[0], arrows[2], arrows[3]], names, circle(Math.min(before, span * (height / width) * 0.66)), "update");
     // At the tip both directions have their own scale, and x counts from the end of the weights.
     const gain = before - Math.sqrt(Math.max(0, before ** 2 - across ** 2));
-    const left = 1.5 * Math.max(decay, gain, -along, before * 1e-9), right = 0.9 * Math.max(along, 0.7 * left);
+    const left = 1.5 * Math.max(decay, gain, -along, before * 1e-9), right = (narrow ? 1.4 : 0.9) * Math.max(along, 0.7 * left);
     const tip = EQ.model(`${this.key}-tip`);
     tip.x_range.setv({ start: -left, end: right });
     tip.y_range.setv({ start: -0.16 * across, end: 1.28 * across });
     const moved = arrows.map((a) => ({ ...a, from: [a.from[0] - before, a.from[1]], to: [a.to[0] - before, a.to[1]] }));
     const labels = [
-      [0, 0, "weights before", ink, 8, 14, "left"],
+      [0, 0, narrow ? "before" : "weights before", ink, 8, 14, "left"],
       [-decay / 2, 0, "decay", red, 0, 16, "center"],
       [(bent + x) / 2 - before, y / 2, "update", blue, -10, 0, "right"],
       [x - before, y, "weights after", green, 0, -16, "center"],
-      [Math.sqrt(Math.max(0, before ** 2 - (0.3 * y) ** 2)) - before, 0.3 * y, "same norm as before", soft, 10, 0, "left"],
+      [Math.sqrt(Math.max(0, before ** 2 - (0.3 * y) ** 2)) - before, 0.3 * y, narrow ? "same norm" : "same norm as before", soft, 10, 0, "left"],
     ];
     this.stretch = (across * 1.44) / (left + right);
     this.place("tip", moved, labels, circle(1.25 * across).map(([cx, cy]) => [cx - before, cy]), "weights after");
