@@ -121,9 +121,9 @@ def live_sources(knobs: Knobs, pinned: Knobs | None = None) -> dict[str, dict[st
 def grid_sources(plan: Plan) -> dict[str, dict[str, Any]]:
     """The numbers of a file: the plan for a grid of lr and weight decay round its own."""
     g = plan.setting.groups[plan.setting.main_group]
-    start = time.perf_counter()
+    start = time.process_time()  # a busy machine makes no coarser file
     plan_setting(plan.setting).findings  # noqa: B018  its cost is what is wanted
-    side = _side(time.perf_counter() - start)
+    side = _side(time.process_time() - start)
     lrs, decays = _round(g.lr, side), _round(g.weight_decay, side)
     plans = [
         plan if (lr, wd) == (g.lr, g.weight_decay) else plan_setting(moved(plan.setting, lr, wd))
