@@ -319,6 +319,16 @@ def test_runs_are_compared(seen: Any, runs: Path) -> None:
     assert not page.locator("[data-run]").nth(2).is_visible()
     page.get_by_role("tab", name="fault").click()
     assert page.locator("#run1 .sentence").inner_text().startswith("Finished")
+    curve = page.locator("#run1 .spark svg").first
+    curve.focus()
+    page.keyboard.press("ArrowRight")
+    assert page.locator("#run1 .spark p").first.inner_text().startswith("step 1: rotation")
+    page.get_by_role("tab", name="Geometry").click()
+    arrows = s.data("geometry-whole-arrows")
+    page.locator("[data-which]").select_option("fault")
+    assert "fault" in page.locator("#geometry .sentence").inner_text()
+    assert s.data("geometry-whole-arrows") != arrows
+    assert "g.run=1" in page.url
 
 
 def test_a_slider_moves_the_plan(seen: Any, live: str) -> None:

@@ -140,8 +140,7 @@ def test_numbers_that_are_not_finite_do_not_break_the_page(tmp_path: Path) -> No
     growing.close()
     with Run.open(tmp_path) as run:
         section = run_section(gather(run))
-    source = next(m for m in section.figures["loss"].tags if m.name == "run-notes")
-    json.loads(source.data["json"][0], parse_constant=lambda c: pytest.fail(f"{c} is not JSON"))
+    json.loads(section.sources["notes"]["json"][0], parse_constant=lambda c: pytest.fail(f"{c} is not JSON"))
 
 
 def test_show_speaks_outside_of_a_notebook(run: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -4,6 +4,7 @@ import asyncio
 import hashlib
 import inspect
 import json
+import logging
 import socket
 import urllib.error
 import urllib.parse
@@ -16,13 +17,14 @@ import made
 import numpy as np
 import pytest
 from bokeh.document import Document
+from bokeh.server.connection import ServerConnection
 from serving import board, command
 from tornado.httpclient import HTTPClientError, HTTPRequest
 from tornado.websocket import websocket_connect
 
 from equipoise.board.listing import Runs, describe
 from equipoise.board.live import plan_document, run_document
-from equipoise.board.server import HERE, serve
+from equipoise.board.server import HERE, Left, serve
 from equipoise.monitor import RunError
 
 OUTSIDE = "outside"
@@ -274,6 +276,21 @@ def test_what_cannot_be_served_is_said(tmp_path: Path, url: str) -> None:
     out, _ = taken.communicate(timeout=60)
     assert taken.returncode == 2
     assert "give another --port" in out
+
+
+def test_a_browser_that_leaves_early_is_no_news(caplog: pytest.LogCaptureFixture) -> None:
+    gone: Any = ServerConnection.__new__(ServerConnection)
+    gone._session = None
+    log = logging.getLogger("equipoise.tests.left")
+    log.addFilter(Left())
+    with pytest.raises(AssertionError) as left:
+        gone.session  # noqa: B018  as Bokeh does when the socket is closed
+    log.error("on_close", exc_info=left.value)
+    assert not caplog.records
+    for other in (AssertionError("ours"), ValueError("ours")):
+        log.error("on_close", exc_info=other)
+    log.error("plain")
+    assert len(caplog.records) == 3
 
 
 def test_it_listens_on_this_machine_alone(url: str) -> None:

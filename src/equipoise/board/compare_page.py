@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from bokeh.models import ColumnDataSource, Range1d
+from bokeh.models import Range1d
 
 from equipoise.board.findings_view import as_json
 from equipoise.board.gather import OF_GROUPS, OF_LAYERS, RunData
@@ -31,24 +31,32 @@ def compare_section(runs: Sequence[RunData], key: str = "compare", *, beside: Se
         key: of the section.
         beside: keys of the runs' own sections, where they are on the same page: their numbers are used then.
     """
-    sources = [ColumnDataSource(v, name=f"{key}-{n}") for n, v in compare_sources(runs, beside).items()]
+    sources, names = compare_sources(runs, beside), [r.name for r in runs]
+    return Section("compare", key, "Compare", sources, compare_figures, (len(runs),), {"names": names})
+
+
+def compare_figures(key: str, runs: int) -> dict[str, Any]:
+    """The figures of the page, empty.
+
+    Args:
+        key: of the section.
+        runs: how many there are.
+    """
     shared = Range1d(start=0, end=1, name=f"{key}-x")
     common: dict[str, Any] = {"x_range": shared, "dashed": True}
     figures = {
-        "logged": lines_figure(key, "logged", "loss", shared, band=True, tags=sources),
+        "logged": lines_figure(key, "logged", "loss", shared, band=True),
         "schedule": lines_figure(key, "schedule", "learning rate", shared),
         "norm": lines_figure(key, "norm", "‖w‖", **common),
         "rotation": lines_figure(key, "rotation", "radian a step", **common),
         "effective": lines_figure(key, "effective", "", shared),
         "radial": lines_figure(key, "radial", "", shared),
     }
-    rows = len({t.name for r in runs for t in r.tensors if len(t.shape) > 1})
     level = Range1d(start=0, end=1, name=f"{key}-level")
-    for i in range(len(runs)):
+    for i in range(runs):
         figures[f"side{i}"] = lines_figure(key, f"side{i}", "", shared, height=180, y_range=level)
-        figures[f"heat{i}"] = heatmap(key, rows, shared, f"heat{i}")
-    names = [r.name for r in runs]
-    return Section("compare", key, "Compare", figures, {"names": names})
+        figures[f"heat{i}"] = heatmap(key, shared, f"heat{i}")
+    return figures
 
 
 def compare_sources(runs: Sequence[RunData], beside: Sequence[str] = ()) -> dict[str, dict[str, Any]]:

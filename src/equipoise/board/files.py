@@ -11,7 +11,7 @@ from pathlib import Path
 from equipoise.board import page
 from equipoise.board.compare_page import MOST, compare_section
 from equipoise.board.gather import NUMBERS, gather
-from equipoise.board.geometry_page import geometry_section, triangles
+from equipoise.board.geometry_page import MOST_STEPS, geometry_section, triangles
 from equipoise.board.page import Section
 from equipoise.board.plan_page import grid_sources, plan_section, title_of
 from equipoise.board.run_page import run_section, sentence
@@ -111,18 +111,16 @@ def _sections(paths: list[Path]) -> tuple[str, list[Section]]:
     if not 1 <= len(paths) <= MOST:
         raise ValueError(f"runs: {len(paths)} were given, must be 1 to {MOST}; use `equipoise board` for more")
     names = _names(paths)
-    data, shapes = [], None
+    data, shapes = [], {}
     for path, name in zip(paths, names, strict=True):
         with Run.open(path) as run:
             data.append(gather(run, name, numbers=NUMBERS // len(paths)))
-            shapes = shapes or triangles(run)
-    assert shapes is not None
+            shapes[name] = triangles(run, steps=max(12, MOST_STEPS // len(paths)))
     if len(data) == 1:
         return f"{names[0]} · equipoise", [run_section(data[0], label="Run"), geometry_section(shapes)]
     each = [run_section(d, key=f"run{i}", label=d.name) for i, d in enumerate(data)]
     together = compare_section(data, beside=[section.key for section in each])
-    step = geometry_section(shapes, label=f"Geometry of a step ({names[0]})")
-    return f"{', '.join(names)} · equipoise", [together, *each, step]
+    return f"{', '.join(names)} · equipoise", [together, *each, geometry_section(shapes)]
 
 
 def _names(paths: list[Path]) -> list[str]:

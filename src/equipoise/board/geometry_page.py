@@ -6,6 +6,7 @@ shorter; where the two meet, the norm stays.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -77,25 +78,31 @@ def geometry_sources(found: dict[str, Any]) -> dict[str, dict[str, Any]]:
     return {"notes": {"json": [as_json(notes)]}, "triangles": {"name": found["name"]} | found.get("values", {})}
 
 
-def geometry_section(found: dict[str, Any], key: str = "geometry", label: str = "Geometry of a step") -> Section:
+def geometry_section(found: Mapping[str, dict[str, Any]], key: str = "geometry") -> Section:
     """The section of a page.
 
     Args:
-        found: what `triangles` gave.
+        found: what `triangles` gave, by the names of runs.
         key: of the section.
-        label: what its tab says.
     """
-    sources = [ColumnDataSource(v, name=f"{key}-{n}") for n, v in geometry_sources(found).items()]
-    whole = _drawing(f"{key}-whole", 250, sources, match_aspect=True)
-    tip = _drawing(f"{key}-tip", 460, [])
+    sources: dict[str, dict[str, Any]] = {}
+    for i, mine in enumerate(found.values()):
+        sources |= {f"{name}{i or ''}": columns for name, columns in geometry_sources(mine).items()}
+    return Section("geometry", key, "Geometry of a step", sources, geometry_figures, context={"names": list(found)})
+
+
+def geometry_figures(key: str) -> dict[str, Any]:
+    """The figures of the page, empty."""
+    whole = _drawing(f"{key}-whole", 250, match_aspect=True)
+    tip = _drawing(f"{key}-tip", 460)
     budget = lines_figure(key, "budget", "share of ‖w‖² a step", None, height=250, x_axis_type="log", legend=True)
-    return Section("geometry", key, label, {"whole": whole, "tip": tip, "budget": budget})
+    return {"whole": whole, "tip": tip, "budget": budget}
 
 
-def _drawing(name: str, height: int, sources: list[Any], **options: Any) -> Any:
+def _drawing(name: str, height: int, **options: Any) -> Any:
     x_label = "along the weights, from their tip" if name.endswith("tip") else "along the weights"
     fig = figure(
-        name, x_label=x_label, y_label="across", height=height, tags=sources, x_range=Range1d(start=0, end=1),
+        name, x_label=x_label, y_label="across", height=height, x_range=Range1d(start=0, end=1),
         y_range=Range1d(start=0, end=1), tools="pan,wheel_zoom,reset,save", active_drag="pan", **options,
     )  # fmt: skip
     fig.xaxis.formatter = BasicTickFormatter(power_limit_low=-5)

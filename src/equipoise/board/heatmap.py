@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 from bokeh.models import (
-    BasicTicker,
     ColorBar,
     ColumnDataSource,
     FixedTicker,
@@ -22,20 +21,19 @@ RANGE = 2.0
 """The scale goes from 2^−RANGE to 2^RANGE."""
 
 
-def heatmap(key: str, layers: int, x_range: Range1d | None, name: str = "heat") -> Any:
+def heatmap(key: str, x_range: Range1d | None, name: str = "heat") -> Any:
     """An empty heatmap with sources `key-name-image` and `key-name-marks`, which static/heat.js fills.
 
     Args:
         key: of the section.
-        layers: how many there are, for the height.
         x_range: shared with the others.
         name: of the figure.
     """
     fig = figure(
         f"{key}-{name}",
         x_range=x_range,
-        height=height(layers),
-        y_range=Range1d(start=max(1, layers) - 0.5, end=-0.5),
+        height=300,
+        y_range=Range1d(start=0.5, end=-0.5),
         tools="xpan,box_zoom,xwheel_zoom,reset,save",
         active_drag="box_zoom",
     )
@@ -50,7 +48,6 @@ def heatmap(key: str, layers: int, x_range: Range1d | None, name: str = "heat") 
     frame = HBar(y="y", left="left", right="right", height=0.92, fill_alpha=0, line_color="color", line_width=2)
     fig.add_glyph(marks, frame)
     fig.grid.visible = False
-    fig.yaxis.ticker = FixedTicker(ticks=list(range(layers))) if layers <= 45 else BasicTicker(min_interval=1)
     bar = ColorBar(
         color_mapper=mapper, ticker=FixedTicker(ticks=[-2, -1, 0, 1, 2]), width=10,
         title="", label_standoff=6, padding=8, border_line_alpha=0.0, background_fill_alpha=0.0, bar_line_alpha=0.0,
@@ -58,8 +55,3 @@ def heatmap(key: str, layers: int, x_range: Range1d | None, name: str = "heat") 
     )  # fmt: skip
     fig.add_layout(bar, "right")
     return fig
-
-
-def height(layers: int) -> int:
-    """As high as names need, within what a screen shows."""
-    return int(np.clip(60 + (26 if layers <= 12 else 16) * layers, 150, 620))

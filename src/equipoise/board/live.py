@@ -15,12 +15,12 @@ from bokeh.models import ColumnDataSource
 from equipoise.board.compare_page import MOST, compare_section, compare_sources
 from equipoise.board.findings_view import as_json
 from equipoise.board.gather import NUMBERS, RunData, gather
-from equipoise.board.geometry_page import NOTHING, geometry_section, geometry_sources, triangles
+from equipoise.board.geometry_page import NOTHING, geometry_figures, geometry_section, geometry_sources, triangles
 from equipoise.board.knobs import Knobs
 from equipoise.board.listing import Runs, signature
-from equipoise.board.page import Section, fill
-from equipoise.board.plan_page import live_sources, plan_section
-from equipoise.board.run_page import run_section, run_sources
+from equipoise.board.page import Section, blank_figures, fill
+from equipoise.board.plan_page import live_sources, plan_figures, plan_section
+from equipoise.board.run_page import run_figures, run_section, run_sources
 from equipoise.monitor.run import Run
 from equipoise.monitor.schema import RunError
 
@@ -49,7 +49,7 @@ def run_document(runs: Runs, document: Document, arguments: dict[str, list[bytes
 
     # The page comes first, and what takes long with the first look.
     data = gather(run, title, quick=True)
-    fill(document, title, [run_section(data, label="Run"), geometry_section(NOTHING)], live=True, home=True)
+    fill(document, title, [run_section(data, label="Run"), geometry_section({title: NOTHING})])
     _follow(document, [path], sources, notes="run-notes")
 
 
@@ -72,13 +72,13 @@ def compare_document(runs: Runs, document: Document, arguments: dict[str, list[b
     def sources() -> dict[str, dict[str, Any]]:
         return {f"compare-{k}": v for k, v in compare_sources(read(quick=False)).items()}
 
-    fill(document, "Compare", [compare_section(read(quick=True))], live=True, home=True)
+    fill(document, "Compare", [compare_section(read(quick=True))])
     _follow(document, paths, sources, notes="compare-notes")
 
 
 def plan_document(runs: Runs, document: Document, arguments: dict[str, list[bytes]]) -> None:
     """The page of plans, whose knobs are turned in the browser and computed here."""
-    fill(document, "Plan", [plan_section(live_sources(Knobs()))], live=True, home=True)
+    fill(document, "Plan", [plan_section(live_sources(Knobs()))])
     control, notes, curves = (_source(document, f"plan-{n}") for n in ("control", "notes", "curves"))
 
     def turned(attribute: str, old: Any, new: Any) -> None:
@@ -97,6 +97,13 @@ def plan_document(runs: Runs, document: Document, arguments: dict[str, list[byte
     control.on_change("data", turned)
 
 
+def prepare() -> None:
+    """Make what every page of a run and of a plan needs, before the first is asked for."""
+    for parts in (((run_figures, "run", ()), (geometry_figures, "geometry", ())), ((plan_figures, "plan", ()),)):
+        blank_figures(parts)
+    live_sources(Knobs())
+
+
 PAGES: dict[str, Callable[[Runs, Document, dict[str, list[bytes]]], None]] = {
     "/run": run_document,
     "/compare": compare_document,
@@ -113,11 +120,10 @@ def guarded(build: Callable[..., None], runs: Runs) -> Callable[[Document], None
         try:
             build(runs, document, arguments)
         except Exception as error:  # a broken run has a page that says so, and the board goes on
-            for root in list(document.roots):
-                document.remove_root(root)
+            document.clear()
             message = str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
             label = ", ".join(a.decode("utf-8", "replace") for a in arguments.get("run", [])) or "This page"
-            fill(document, label, [Section("error", "error", label, {}, {"message": message})], live=True, home=True)
+            fill(document, label, [Section("error", "error", label, context={"message": message})])
 
     return modify
 

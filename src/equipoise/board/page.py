@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from bokeh.core.json_encoder import serialize_json
 from bokeh.document import Document
-from bokeh.embed import file_html
-from bokeh.resources import INLINE
+from bokeh.models import ColumnDataSource
+from bokeh.resources import Resources
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 
 from equipoise._version import __version__
@@ -21,25 +22,32 @@ STATIC = Path(__file__).parent / "static"
 POLICY = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:"
 """A file may run what it holds, and neither load nor send anything, whatever a name in it says."""
 
-SCRIPTS = ("core", "curves", "findings", "heat", "run", "compare", "geometry", "plan", "start")
+BOKEH = ("bokeh",)
+"""What pages need of BokehJS: of its five files the first."""
+
+SCRIPTS = ("core", "places", "curves", "findings", "heat", "run", "compare", "geometry", "plan", "start")
 
 
 @dataclass(frozen=True)
 class Section:
-    """A part of a page: figures, and the HTML around them.
+    """A part of a page: numbers and words, the figures that show them, and the HTML around.
 
     Attributes:
         kind: its template: "run", "compare", "plan" or "geometry".
         key: tells it from other sections; names of its models begin with it.
         label: what its tab says.
-        figures: by name, each called `key-name`.
+        sources: columns of numbers and words by name, each called `key-name`.
+        draw: makes its figures, called with its key and `shape`; they are empty, and the page's scripts fill them.
+        shape: all that its figures depend on.
         context: what else its template takes.
     """
 
     kind: str
     key: str
     label: str
-    figures: Mapping[str, Any]
+    sources: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    draw: Callable[..., Mapping[str, Any]] | None = None
+    shape: tuple[Any, ...] = ()
     context: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -61,18 +69,23 @@ def shell() -> Template:
     return templates().get_template("page.html")
 
 
-def context(sections: Sequence[Section], *, live: bool = False, home: bool = False) -> dict[str, Any]:
+def context(
+    sections: Sequence[Section], figures: str, *, live: bool = False, home: bool = False, **more: Any
+) -> dict[str, Any]:
     """What the template takes.
 
     Args:
         sections: the parts of the page.
+        figures: their models as JSON.
         live: whether a server keeps it up to date.
         home: whether there is a list of runs to go back to.
+        **more: what Bokeh gives where it serves the page.
     """
-    return {
+    return more | {
         "sections": sections,
-        "css": css_variables() + (STATIC / "board.css").read_text(encoding="utf-8"),
-        "scripts": [(STATIC / f"{name}.js").read_text(encoding="utf-8") for name in SCRIPTS],
+        "figures": figures,
+        "css": style(),
+        "scripts": scripts(*SCRIPTS),
         "policy": POLICY,
         "live": live,
         "home": home,
@@ -80,25 +93,31 @@ def context(sections: Sequence[Section], *, live: bool = False, home: bool = Fal
     }
 
 
-def fill(document: Document, title: str, sections: Sequence[Section], **options: Any) -> None:
-    """Make a document of sections, for a server."""
-    with document.models.freeze():  # models are collected once, not after each root
-        for section in sections:
-            for figure in section.figures.values():
-                document.add_root(figure)
+def style() -> str:
+    """The style of all pages."""
+    return css_variables() + (STATIC / "board.css").read_text(encoding="utf-8")
+
+
+def scripts(*names: str) -> list[str]:
+    """Texts of scripts."""
+    return [(STATIC / f"{name}.js").read_text(encoding="utf-8") for name in names]
+
+
+def fill(document: Document, title: str, sections: Sequence[Section], *, home: bool = True) -> None:
+    """Make a document of sections, for a server: it keeps what changes, and figures are the browser's alone."""
+    for source in _sources(sections):
+        document.add_root(source)
     document.title = title
     document.template = shell()
-    document.template_variables.update(context(sections, **options))
+    blank = blank_figures(tuple((s.draw, s.key, s.shape) for s in sections if s.draw is not None))
+    document.template_variables.update(context(sections, blank, live=True, home=home))
 
 
 def html(title: str, sections: Sequence[Section]) -> str:
     """A whole page in one text: it needs nothing from anywhere."""
-    document = Document()
-    fill(document, title, sections)
-    return file_html(
-        document, INLINE, title=title, template=document.template, template_variables=document.template_variables,
-        suppress_callback_warning=True,
-    )  # fmt: skip
+    figures = [f for s in sections if s.draw is not None for f in s.draw(s.key, *s.shape).values()]
+    packed = _packed([*_sources(sections), *figures])
+    return shell().render(context(sections, packed, title=title, bokeh_js=_bokeh_inline(), plot_script="", roots=()))
 
 
 def write(path: str | os.PathLike[str], title: str, sections: Sequence[Section]) -> Path:
@@ -106,3 +125,29 @@ def write(path: str | os.PathLike[str], title: str, sections: Sequence[Section])
     target = Path(path)
     target.write_text(html(title, sections), encoding="utf-8")
     return target
+
+
+@functools.lru_cache(maxsize=16)
+def blank_figures(drawings: tuple[tuple[Callable[..., Mapping[str, Any]], str, tuple[Any, ...]], ...]) -> str:
+    """Figures as JSON, without a number in them: the same for every run, so made once."""
+    return _packed([figure for draw, key, shape in drawings for figure in draw(key, *shape).values()])
+
+
+@functools.cache
+def _bokeh_inline() -> str:
+    return Resources(mode="inline", components=list(BOKEH)).render_js()
+
+
+def _sources(sections: Sequence[Section]) -> list[ColumnDataSource]:
+    return [
+        ColumnDataSource(dict(columns), name=f"{section.key}-{name}")
+        for section in sections
+        for name, columns in section.sources.items()
+    ]
+
+
+def _packed(models: Sequence[Any]) -> str:
+    # The one root draws nothing: static/core.js makes a figure a root when its place comes into sight.
+    document = Document()
+    document.add_root(ColumnDataSource({}, name="page", tags=list(models)))
+    return serialize_json(document.to_json(deferred=False)).replace("<", "\\u003c")

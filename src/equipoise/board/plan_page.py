@@ -9,7 +9,7 @@ from dataclasses import asdict
 from typing import Any
 
 import numpy as np
-from bokeh.models import ColumnDataSource, Range1d
+from bokeh.models import Range1d
 
 from equipoise.board.findings_view import as_json
 from equipoise.board.knobs import SCHEDULES, Knobs, moved, texts
@@ -121,9 +121,9 @@ def live_sources(knobs: Knobs, pinned: Knobs | None = None) -> dict[str, dict[st
 def grid_sources(plan: Plan) -> dict[str, dict[str, Any]]:
     """The numbers of a file: the plan for a grid of lr and weight decay round its own."""
     g = plan.setting.groups[plan.setting.main_group]
-    start = time.perf_counter()
+    start = time.process_time()  # a busy machine makes no coarser file
     plan_setting(plan.setting).findings  # noqa: B018  its cost is what is wanted
-    side = _side(time.perf_counter() - start)
+    side = _side(time.process_time() - start)
     lrs, decays = _round(g.lr, side), _round(g.weight_decay, side)
     plans = [
         plan if (lr, wd) == (g.lr, g.weight_decay) else plan_setting(moved(plan.setting, lr, wd))
@@ -190,11 +190,13 @@ def plan_section(sources: dict[str, dict[str, Any]], key: str = "plan", label: s
         key: of the section.
         label: what its tab says.
     """
-    carried = [ColumnDataSource(v, name=f"{key}-{n}") for n, v in sources.items()]
-    control = ColumnDataSource({"json": [""]}, name=f"{key}-control")
+    control: dict[str, Any] = {"json": [""]}  # what a live page asks for
+    return Section("plan", key, label, {**sources, "control": control}, plan_figures, context={"curves": CURVES})
+
+
+def plan_figures(key: str) -> dict[str, Any]:
+    """The figures of the page, empty."""
     shared = Range1d(start=0, end=1, name=f"{key}-x")
-    figures = {
+    return {
         name: lines_figure(key, name, y, shared, height=220, band=name == "share") for name, (_, _, y) in CURVES.items()
     }
-    figures["lr"].tags = [*carried, control]
-    return Section("plan", key, label, figures, {"curves": CURVES})

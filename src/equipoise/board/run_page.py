@@ -29,13 +29,17 @@ def run_section(data: RunData, key: str = "run", label: str | None = None) -> Se
         key: of the section.
         label: what its tab says.
     """
-    sources = {n: ColumnDataSource(columns, name=f"{key}-{n}") for n, columns in run_sources(data).items()}
-    shared = Range1d(start=0, end=max(1, data.last), name=f"{key}-x")
+    return Section("run", key, label or data.name, run_sources(data), run_figures)
+
+
+def run_figures(key: str) -> dict[str, Any]:
+    """The figures of the page, empty."""
+    shared = Range1d(start=0, end=1, name=f"{key}-x")
     common: dict[str, Any] = {"x_range": shared}
-    figures = {
-        "loss": _loss_figure(key, shared, list(sources.values())),
+    return {
+        "loss": _loss_figure(key, shared),
         "schedule": lines_figure(key, "schedule", "learning rate", legend=True, **common),
-        "heat": heatmap(key, _matrices(data) or len(data.tensors), shared),
+        "heat": heatmap(key, shared),
         "norm": lines_figure(key, "norm", "‖w‖", dashed=True, band=True, **common),
         "rotation": lines_figure(key, "rotation", "radian a step", dashed=True, band=True, **common),
         "effective": lines_figure(key, "effective", "", **common),
@@ -43,7 +47,6 @@ def run_section(data: RunData, key: str = "run", label: str | None = None) -> Se
         "spectrum": lines_figure(key, "spectrum", "", **common),
         "memory": lines_figure(key, "memory", "times an equal share", band=True, **common),
     }
-    return Section("run", key, label or data.name, figures)
 
 
 def run_sources(data: RunData) -> dict[str, dict[str, Any]]:
@@ -148,8 +151,8 @@ def _matrices(data: RunData) -> int:
     return sum(len(t.shape) > 1 for t in data.tensors)
 
 
-def _loss_figure(key: str, shared: Range1d, carried: list[Any]) -> Any:
-    fig = lines_figure(key, "loss", "loss", shared, band=True, tags=carried)
+def _loss_figure(key: str, shared: Range1d) -> Any:
+    fig = lines_figure(key, "loss", "loss", shared, band=True)
     raw = ColumnDataSource({"xs": [], "ys": [], "name": [], "color": []}, name=f"{key}-loss-raw")
     faint = MultiLine(xs="xs", ys="ys", line_color="color", line_width=1, line_alpha=0.3)
     fig.add_glyph(raw, faint).level = "underlay"

@@ -6,11 +6,14 @@ import asyncio
 import functools
 import json
 import logging
+import traceback
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from bokeh.application import Application
 from bokeh.application.handlers import FunctionHandler
+from bokeh.resources import Resources
+from bokeh.server import connection
 from bokeh.server.server import BaseServer
 from bokeh.server.tornado import BokehTornado
 from tornado.httpserver import HTTPServer
@@ -21,9 +24,8 @@ from tornado.web import ErrorHandler, OutputTransform, RequestHandler
 
 from equipoise._version import __version__
 from equipoise.board.listing import Runs
-from equipoise.board.live import PAGES, guarded
-from equipoise.board.page import STATIC, templates
-from equipoise.board.style import css_variables
+from equipoise.board.live import PAGES, guarded, prepare
+from equipoise.board.page import BOKEH, scripts, style, templates
 
 HERE = ("127.0.0.1", "localhost", "[::1]")
 """Names of this machine, from itself."""
@@ -53,19 +55,42 @@ class _Guarded(BokehTornado):
 
     hosts: frozenset[str] = frozenset()
 
+    def resources(self, absolute_url: str | bool | None = None) -> Resources:
+        return super().resources(absolute_url).clone(components=list(BOKEH))
+
     def find_handler(self, request: HTTPServerRequest, **kwargs: Any) -> Any:
         if request.host.lower() not in self.hosts:
             return self.get_handler_delegate(request, ErrorHandler, {"status_code": 403})
         return super().find_handler(request, **kwargs)
 
 
+class Left(logging.Filter):
+    """Keeps out of the log that a browser left while its page was being made, which Bokeh takes for an error."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Whether a record is news."""
+        error = record.exc_info[1] if record.exc_info else None
+        if not isinstance(error, AssertionError):
+            return True
+        last = traceback.extract_tb(error.__traceback__)[-1:]
+        return not any(code.name == "session" and code.filename == connection.__file__ for code in last)
+
+
 class _List(RequestHandler):
     """The page that lists runs."""
 
     def get(self) -> None:
-        scripts = [(STATIC / f"{name}.js").read_text(encoding="utf-8") for name in ("core", "listing")]
-        css = css_variables() + (STATIC / "board.css").read_text(encoding="utf-8")
-        self.finish(templates().get_template("list.html").render(css=css, scripts=scripts, version=__version__))
+        page = templates().get_template("list.html")
+        self.finish(
+            page.render(
+                live=True,
+                title="Runs · equipoise",
+                bokeh_js="",
+                css=style(),
+                scripts=scripts("core", "listing"),
+                version=__version__,
+            )
+        )
 
 
 class _Table(RequestHandler):
@@ -111,6 +136,7 @@ class Board:
         self._server.start()
         if started is not None:
             self.loop.add_callback(functools.partial(started, self))
+        self.loop.add_callback(prepare)
 
     def run(self) -> None:
         """Answer until `stop`, or Ctrl-C."""
@@ -149,6 +175,9 @@ def serve(
     # Pages that were closed and names that were refused are no news to who trains in the same terminal.
     for name in ("bokeh", "tornado.access"):
         logging.getLogger(name).setLevel(logging.CRITICAL)
+    left = Left()
+    for name in ("tornado.application", "asyncio"):
+        logging.getLogger(name).addFilter(left)
     loop = asyncio.new_event_loop()
     asyncio.set_event_loop(loop)
     try:
@@ -157,5 +186,7 @@ def serve(
     except (OSError, OverflowError) as error:
         raise ValueError(f"port = {port} of {host}: cannot be listened on ({error}); give another --port") from None
     finally:
+        for name in ("tornado.application", "asyncio"):
+            logging.getLogger(name).removeFilter(left)
         asyncio.set_event_loop(None)
         loop.close()

@@ -51,7 +51,6 @@ def figure(
     x_range: Range1d | None = None,
     y_type: Literal["linear", "log"] = "linear",
     tooltips: Sequence[tuple[str, str]] | None = None,
-    tags: Sequence[Any] = (),
     **options: Any,
 ) -> Any:
     """A figure as all pages have them; colours come from the page.
@@ -64,7 +63,6 @@ def figure(
         x_range: shared between figures, so that they zoom together.
         y_type: "linear" or "log".
         tooltips: what to say of what the mouse is over.
-        tags: models that the page's scripts need and no figure shows.
         **options: anything else that Bokeh's figure takes.
     """
     given = {"tools": TOOLS, "active_drag": "xbox_zoom", "toolbar_location": "above", "toolbar_inner": True} | options
@@ -72,7 +70,6 @@ def figure(
         name=name, height=height, sizing_mode="stretch_width", y_axis_type=y_type, output_backend="canvas",
         **({} if x_range is None else {"x_range": x_range}), **given,
     )  # fmt: skip
-    fig.tags = list(tags)
     fig.toolbar.logo = None
     fig.toolbar.autohide = True
     fig.min_border_right = 20

@@ -5,6 +5,7 @@ A `Setting` comes from arguments (`Setting.make`), a TOML file (`toml.py`) or a 
 
 from __future__ import annotations
 
+import functools
 import math
 from dataclasses import dataclass, fields, replace
 from typing import Any
@@ -295,11 +296,11 @@ class Setting:
 
     def lr(self, group: int = 0) -> Array:
         """The learning rate of a group at every step."""
-        return self.groups[group].lr * self.schedule.values(self.steps)
+        return self.groups[group].lr * _values(self.schedule, self.steps)
 
     def weight_decay(self, group: int = 0) -> Array:
         """The weight decay of a group at every step."""
-        return self.groups[group].weight_decay * self.decay_schedule.values(self.steps)
+        return self.groups[group].weight_decay * _values(self.decay_schedule, self.steps)
 
     def is_coupled(self, group: int = 0) -> bool:
         """Whether a group's decay is L2 in the gradient."""
@@ -360,3 +361,16 @@ def _named(name: str, steps: int, warmup: int, final: float | None, options: dic
     if name == "equal_memory":
         more.setdefault("weight_decay", group.lr * group.weight_decay)  # of lr as a factor: 1/f ← 1/f + lr·λ
     return schedules.named(name, steps=steps, warmup=_check.whole("warmup", warmup), **more)
+
+
+@functools.lru_cache(maxsize=4)
+def _kept(schedule: Schedule, steps: int) -> Array:
+    return schedule.values(steps)
+
+
+def _values(schedule: Schedule, steps: int) -> Array:
+    """The curve, which a plan asks for a dozen times, and a grid of plans a thousand times; not to be written to."""
+    try:
+        return _kept(schedule, steps)
+    except TypeError:  # one of somebody's own that cannot be hashed
+        return schedule.values(steps)

@@ -1,7 +1,7 @@
 // Several runs, overlaid or side by side, on one x.
 "use strict";
 EQ.kinds.compare = class {
-  static ready = (key) => EQ.model(`${key}-notes`) != null && EQ.model(`${key}-radial`) != null;
+  static needs = ["notes"];
 
   constructor(section, key) {
     this.section = section;
@@ -25,7 +25,6 @@ EQ.kinds.compare = class {
   source(name) { return EQ.model(`${this.key}-${name}`); }
   get(name, otherwise) { return EQ.state.get(`c.${name}`, otherwise); }
   set(name, value) { EQ.state.set(`c.${name}`, value); }
-  shown() { this.redraw(); }
   get hiddenRuns() { return new Set((this.get("hide", "") || "").split(",").filter(Boolean).map(Number)); }
 
   redraw() {

@@ -104,11 +104,11 @@ const EQ = (() => {
       button.setAttribute("aria-selected", mine);
       button.tabIndex = mine ? 0 : -1;
     }
+    document.getElementById(`tab-${chosen}`)?.scrollIntoView({ block: "nearest", inline: "nearest" }); // on a phone
     if (remember) state.set("page", chosen === all[0]?.id ? "" : chosen);
     const page = all.find((s) => s.id === chosen);
     const kind = kinds[page?.dataset.kind];
     if (kind && !sections.has(chosen)) sections.set(chosen, new kind(page, chosen)); // drawn when first looked at
-    requestAnimationFrame(() => sections.get(chosen)?.shown?.()); // when it has a size
   }
   function tabKeys(event) {
     const step = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
@@ -167,25 +167,16 @@ const EQ = (() => {
       tab(state.get("page", ""), false);
       for (const view of sections.values()) view.redraw();
     });
-    wait();
-  }
-  function wait() {
-    const wanted = [...document.querySelectorAll("section.page")];
+    const wanted = [...document.querySelectorAll("section.page")].filter((s) => s.dataset.kind in kinds);
     if (!wanted.length) return void (document.body.dataset.ready = "1");
-    const drawn = wanted.some((s) => s.dataset.kind in kinds);
-    const there = !drawn || (window.Bokeh?.documents?.length && wanted.every((s) => kinds[s.dataset.kind]?.ready(s.id) ?? true));
-    if (!there) return void setTimeout(wait, 15);
-    if (matchMedia("(pointer: coarse)").matches) {
-      // A finger scrolls the page; the tools of a plot are there for who wants to zoom.
-      for (const view of Bokeh.index) if (view.model.toolbar) view.model.toolbar.active_drag = null;
-    }
+    EQ.places.load();
+    wait(wanted);
+  }
+  // Figures come with the page, numbers of a live one through its socket.
+  function wait(wanted) {
+    if (!EQ.places.loaded || !wanted.every((s) => kinds[s.dataset.kind].needs.every((name) => model(`${s.id}-${name}`)))) return void setTimeout(wait, 15, wanted);
     tab(state.get("page", ""), false);
-    document.body.dataset.readyAt = String(Math.round(performance.now()));
-    // What lies below is laid out once the first plots are on the screen.
-    requestAnimationFrame(() => setTimeout(() => {
-      document.body.dataset.ready = "1";
-      for (const part of document.querySelectorAll("[data-later]")) part.hidden = false;
-    }));
+    EQ.places.begin(() => { document.body.dataset.ready = "1"; });
   }
 
   return { kinds, model, make, el, state, number, short, css, color, diverging, download, csv, copy, whenChanged, begin, tab, repaint, sections };

@@ -91,9 +91,7 @@ EQ.curves = (() => {
 
   // Where there is nothing to draw, say so instead of an empty frame.
   function empty(figure, none) {
-    const view = Bokeh.index.get_by_id?.(figure.id) ?? null;
-    const place = view?.el?.closest?.(".plot") ?? document.querySelector(`[data-root-id="${figure.id}"]`)?.closest(".plot");
-    place?.classList.toggle("nothing", none);
+    document.querySelector(`[data-figure="${figure.name}"]`)?.classList.toggle("nothing", none);
   }
 
   const formatter = (dimension, log) =>

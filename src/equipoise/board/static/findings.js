@@ -39,8 +39,26 @@ EQ.spark = (plot) => {
   const y = (v) => H - PAD - ((H - 2 * PAD) * (scale(v) - scale(low))) / (scale(high) - scale(low) || 1);
   const path = (ys) => ys.map((v, i) => (v == null ? "" : `${i && ys[i - 1] != null ? "L" : "M"}${x(plot.x[i]).toFixed(1)} ${y(v).toFixed(1)}`)).join("");
   const said = `${plot.label}, from ${EQ.number(low, 3)} to ${EQ.number(high, 3)}${plot.forecast ? "; dashed: the forecast" : ""}`;
-  const drawn = svg("svg", { viewBox: `0 0 ${W} ${H}`, role: "img", "aria-label": said, preserveAspectRatio: "none" });
+  const drawn = svg("svg", { viewBox: `0 0 ${W} ${H}`, role: "img", "aria-label": said, preserveAspectRatio: "none", tabindex: "0" });
   drawn.append(svg("path", { d: path(plot.y), class: "measured" }));
   if (plot.forecast) drawn.append(svg("path", { d: path(plot.forecast), class: "forecast" }));
-  return EQ.el("div", { class: "spark" }, drawn, EQ.el("p", {}, said + (logarithmic ? " (log)" : "")));
+  const rule = svg("path", { class: "rule" }), plain = said + (logarithmic ? " (log)" : ""), words = EQ.el("p", { "aria-live": "polite" }, plain);
+  drawn.append(rule);
+  let at = null; // the point whose values are said, by mouse or arrow keys
+  const point = (k) => {
+    at = k;
+    rule.setAttribute("d", k == null ? "" : `M${x(plot.x[k]).toFixed(1)} 0V${H}`);
+    const value = (v) => (v == null ? "–" : EQ.number(v, 3));
+    words.textContent = k == null ? plain : `step ${plot.x[k].toLocaleString("en")}: ${plot.label} ${value(plot.y[k])}${plot.forecast ? `, forecast ${value(plot.forecast[k])}` : ""}`;
+  };
+  const nearest = (place) => plot.x.reduce((best, v, i) => (Math.abs(x(v) - place) < Math.abs(x(plot.x[best]) - place) ? i : best), 0);
+  drawn.addEventListener("pointermove", (e) => { const box = drawn.getBoundingClientRect(); point(nearest((W * (e.clientX - box.left)) / box.width)); });
+  for (const event of ["pointerleave", "blur"]) drawn.addEventListener(event, () => point(null));
+  drawn.addEventListener("keydown", (e) => {
+    const step = { ArrowLeft: -1, ArrowRight: 1 }[e.key];
+    if (!step) return;
+    e.preventDefault();
+    point(Math.min(plot.x.length - 1, Math.max(0, (at ?? (step > 0 ? -1 : plot.x.length)) + step)));
+  });
+  return EQ.el("div", { class: "spark" }, drawn, words);
 };

@@ -1,7 +1,7 @@
 // The triangle of a step: lengths come from Python, here they are laid out and labelled.
 "use strict";
 EQ.kinds.geometry = class {
-  static ready = (key) => EQ.model(`${key}-triangles`) != null && EQ.model(`${key}-tip`) != null;
+  static needs = ["notes", "triangles"];
 
   constructor(section, key) {
     this.section = section;
@@ -10,13 +10,15 @@ EQ.kinds.geometry = class {
     this.found = (selector) => section.querySelector(selector);
     this.found("[data-layer]").addEventListener("change", (e) => { EQ.state.set(this.prefix + "layer", e.target.value); this.redraw(); });
     this.found("[data-step]").addEventListener("input", (e) => { EQ.state.set(this.prefix + "step", this.notes.steps[e.target.value]); this.redraw(); });
+    this.which = this.found("[data-which]"); // of several runs
+    this.which?.addEventListener("change", (e) => { EQ.state.set(this.prefix + "run", e.target.value === "0" ? "" : e.target.value); this.redraw(); });
     this.found("[data-play]").addEventListener("click", () => this.play());
     EQ.whenChanged(this.source("triangles"), () => this.redraw());
     addEventListener("resize", () => { clearTimeout(this.resized); this.resized = setTimeout(() => this.redraw(), 150); }); // to scale
     this.redraw();
   }
-  source(name) { return EQ.model(`${this.key}-${name}`); }
-  shown() { this.redraw(); }
+  source(name) { return EQ.model(`${this.key}-${name}${this.which && this.which.value !== "0" ? this.which.value : ""}`); }
+  drawn() { this.redraw(); } // to scale, once there is a size
   reset() { this.redraw(); }
 
   play() {
@@ -33,6 +35,8 @@ EQ.kinds.geometry = class {
   }
 
   redraw() {
+    if (this.which) this.which.value = EQ.state.get(this.prefix + "run", "0");
+    if (this.which?.value === "") this.which.value = "0";
     this.notes = JSON.parse(EQ.curves.column(this.source("notes"), "json")[0]);
     const names = Array.from(EQ.curves.column(this.source("triangles"), "name") ?? []), steps = this.notes.steps;
     const none = !names.length || !steps.length;
@@ -40,7 +44,7 @@ EQ.kinds.geometry = class {
     this.found("[data-some]").hidden = none;
     if (none) return void (this.found("[data-sentence]").textContent = "");
     const select = this.found("[data-layer]"), slider = this.found("[data-step]");
-    if (select.options.length !== names.length) select.replaceChildren(...names.map((value) => EQ.el("option", { value }, value)));
+    if ([...select.options].map((o) => o.value).join("\n") !== names.join("\n")) select.replaceChildren(...names.map((value) => EQ.el("option", { value }, value)));
     const wanted = EQ.state.get(this.prefix + "layer", this.notes.chosen);
     select.value = names.includes(wanted) ? wanted : names[0];
     slider.max = steps.length - 1;
@@ -69,7 +73,8 @@ EQ.kinds.geometry = class {
     const whole = EQ.model(`${this.key}-whole`);
     const view = Bokeh.index.get_by_id?.(whole.id);
     const width = view?.frame?.bbox?.width || 900, height = view?.frame?.bbox?.height || 180;
-    const span = Math.max(before * 1.12, (y * 1.5 * width) / height);
+    const narrow = width < 450; // words have less room
+    const span = Math.max(before * (narrow ? 1.4 : 1.12), (y * 1.5 * width) / height);
     whole.x_range.setv({ start: -0.03 * span, end: span * 0.97 });
     whole.y_range.setv({ start: -span * (height / width) * 0.3, end: span * (height / width) * 0.7 });
     const names = [
@@ -80,17 +85,17 @@ EQ.kinds.geometry = class {
     this.place("whole", [arrows[0], arrows[2], arrows[3]], names, circle(Math.min(before, span * (height / width) * 0.66)), "update");
     // At the tip both directions have their own scale, and x counts from the end of the weights.
     const gain = before - Math.sqrt(Math.max(0, before ** 2 - across ** 2));
-    const left = 1.5 * Math.max(decay, gain, -along, before * 1e-9), right = 0.9 * Math.max(along, 0.7 * left);
+    const left = 1.5 * Math.max(decay, gain, -along, before * 1e-9), right = (narrow ? 1.4 : 0.9) * Math.max(along, 0.7 * left);
     const tip = EQ.model(`${this.key}-tip`);
     tip.x_range.setv({ start: -left, end: right });
     tip.y_range.setv({ start: -0.16 * across, end: 1.28 * across });
     const moved = arrows.map((a) => ({ ...a, from: [a.from[0] - before, a.from[1]], to: [a.to[0] - before, a.to[1]] }));
     const labels = [
-      [0, 0, "weights before", ink, 8, 14, "left"],
+      [0, 0, narrow ? "before" : "weights before", ink, 8, 14, "left"],
       [-decay / 2, 0, "decay", red, 0, 16, "center"],
       [(bent + x) / 2 - before, y / 2, "update", blue, -10, 0, "right"],
       [x - before, y, "weights after", green, 0, -16, "center"],
-      [Math.sqrt(Math.max(0, before ** 2 - (0.3 * y) ** 2)) - before, 0.3 * y, "same norm as before", soft, 10, 0, "left"],
+      [Math.sqrt(Math.max(0, before ** 2 - (0.3 * y) ** 2)) - before, 0.3 * y, narrow ? "same norm" : "same norm as before", soft, 10, 0, "left"],
     ];
     this.stretch = (across * 1.44) / (left + right);
     this.place("tip", moved, labels, circle(1.25 * across).map(([cx, cy]) => [cx - before, cy]), "weights after");
@@ -112,7 +117,7 @@ EQ.kinds.geometry = class {
   say(at, layer, step) {
     const angle = Math.atan2(at.across, at.before + at.along), change = at.after / at.before - 1;
     const verb = Math.abs(change) < 0.02 * (at.across / at.before) ** 2 ? "keeps its norm" : change > 0 ? "gets longer" : "gets shorter";
-    this.found("[data-sentence]").textContent = `Step ${step.toLocaleString("en")} of ${layer} turns the weights by ${EQ.number(angle, 3)} rad (${EQ.number((angle * 180) / Math.PI, 2)}°); the vector ${verb}.`;
+    this.found("[data-sentence]").textContent = `Step ${step.toLocaleString("en")} of ${layer}${this.which ? `, ${this.which.selectedOptions[0].textContent},` : ""} turns the weights by ${EQ.number(angle, 3)} rad (${EQ.number((angle * 180) / Math.PI, 2)}°); the vector ${verb}.`;
     this.found("[data-tip-words]").textContent = `The same step, magnified; along the weights about ${EQ.number(Math.max(1, this.stretch), 2)} times more than across. Inside the dashed circle the norm falls, outside it grows.`;
     const gained = at.after - (at.before - at.decay);
     const rows = [["‖w‖ before", at.before], ["‖update‖", at.update], ["decay, lr·wd·‖w‖", at.decay], ["gained by the update", gained], ["‖w‖ after", at.after], ["angle", angle]];

@@ -2,7 +2,7 @@
 // grid that Python computed. No equation is known here.
 "use strict";
 EQ.kinds.plan = class {
-  static ready = (key) => EQ.model(`${key}-notes`) != null && EQ.model(`${key}-left`) != null;
+  static needs = ["notes", "curves", "control"];
 
   constructor(section, key) {
     this.section = section;

@@ -2,7 +2,7 @@
 // that a file and a live page behave the same.
 "use strict";
 EQ.kinds.run = class {
-  static ready = (key) => EQ.model(`${key}-notes`) != null && EQ.model(`${key}-memory`) != null;
+  static needs = ["notes", "layers", "axis", "logged", "spectra", "spectra-axis", "remembered"];
 
   constructor(section, key) {
     this.section = section;
@@ -12,7 +12,7 @@ EQ.kinds.run = class {
     this.found = (selector) => section.querySelector(selector);
     this.all = (selector) => [...section.querySelectorAll(selector)];
     this.wire();
-    for (const name of ["notes", "layers", "axis", "logged", "spectra", "spectra-axis", "remembered"]) {
+    for (const name of this.constructor.needs) {
       EQ.whenChanged(this.source(name), () => this.soon());
     }
     this.redraw();
