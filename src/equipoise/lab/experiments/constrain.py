@@ -10,6 +10,7 @@ import numpy as np
 
 from equipoise.lab.config import Trial
 from equipoise.lab.experiments._sweep import best, by_seed, by_setting, seeds, stat
+from equipoise.lab.experiments._tasks import CIFAR, DIGITS, TEXT, WIKITEXT
 from equipoise.lab.experiments.base import Done, Experiment, Outcome
 from equipoise.lab.results import Claim, Stat
 
@@ -45,21 +46,9 @@ class _Size:
     seeds: int
 
 
-_DIGITS = Trial(
-    data="digits", data_options={"test": 0.8}, model="mlp", model_options={"width": 64, "depth": 3}, batch_size=64,
-    schedule="cosine", steps=300, warmup=8,
-)  # fmt: skip
-_TEXT = Trial(
-    data="text", data_options={"size": 300_000, "length": 64}, model="gpt", model_options={"size": "tiny"},
-    batch_size=16, schedule="cosine", steps=150, warmup=8,
-)  # fmt: skip
 _PAIRS = Trial(
     data="phonemes", data_options={"size": 8000}, model="seq2seq", model_options={"size": "tiny"}, batch_size=64,
     schedule="cosine", steps=200, warmup=20,
-)  # fmt: skip
-_CIFAR = Trial(
-    data="cifar", data_options={"path": "cifar-10-batches-bin"}, model="resnet", model_options={"size": "resnet-20"},
-    batch_size=128, schedule="cosine", steps=78_200, warmup=1955,
 )  # fmt: skip
 _ALL = {"sgdm": (0.1, 5e-3), "adamw": (1e-2, 1.0), "lion": (1e-3, 10.0)}
 _WORDS = {"adamw": (3e-3, 0.5)}
@@ -67,22 +56,18 @@ _WEAK = {"adamw": (3e-3, 1e-3)}
 
 SIZES = {
     "smoke": _Size((
-        _Case(_DIGITS.vary({"steps": 20, "model_options.width": 16}), {"sgdm": _ALL["sgdm"]}, ((1, 1), (1, 4))),
-        _Case(_TEXT.vary({"steps": 20, "data_options.size": 20_000}), _WORDS, ((1, 1),)),
+        _Case(DIGITS.vary({"steps": 20, "model_options.width": 16}), {"sgdm": _ALL["sgdm"]}, ((1, 1), (1, 4))),
+        _Case(TEXT.vary({"steps": 20, "data_options.size": 20_000}), _WORDS, ((1, 1),)),
         _Case(_PAIRS.vary({"steps": 20, "warmup": 2, "data_options.size": 1000}), _WEAK, ((1, 1),)),
     ), 1),
     "small": _Size((
-        _Case(_DIGITS, _ALL, ((1, 1), (1, 4))),
-        _Case(_TEXT, _WORDS, ((1, 1), (1, 16), (10, 1))),
+        _Case(DIGITS, _ALL, ((1, 1), (1, 4))),
+        _Case(TEXT.vary({"steps": 150}), _WORDS, ((1, 1), (1, 16), (10, 1))),
         _Case(_PAIRS, _WEAK, ((1, 1), (1, 256), (1, 2048), (10, 256))),
     ), 3),
     "full": _Size((
-        _Case(_CIFAR, {"sgdm": (0.5, 1e-4), "adamw": (5e-2, 1e-2), "lion": (5e-4, 1.0)}, ((1, 1), (2, 1), (4, 1))),
-        _Case(Trial(
-            data="wikitext", data_options={"path": "wikitext-103", "tokens": 50_304, "length": 512}, model="gpt",
-            model_options={"size": "124M"}, batch_size=55, schedule="cosine", steps=15_000, warmup=300,
-            precision="bfloat16", optimizer_options={"betas": [0.9, 0.95]},
-        ), {"adamw": (5e-3, 0.5)}, ((1, 1), (2, 1), (4, 1))),
+        _Case(CIFAR, {"sgdm": (0.5, 1e-4), "adamw": (5e-2, 1e-2), "lion": (5e-4, 1.0)}, ((1, 1), (2, 1), (4, 1))),
+        _Case(WIKITEXT, {"adamw": (5e-3, 0.5)}, ((1, 1), (2, 1), (4, 1))),
         _Case(Trial(
             data="parallel", data_options={"path": "iwslt14"}, model="seq2seq",
             model_options={"size": "iwslt"}, batch_size=128, schedule="cosine", steps=22_021, warmup=4000,

@@ -10,6 +10,7 @@ import numpy as np
 
 from equipoise.lab.config import Trial
 from equipoise.lab.experiments._sweep import best, by_setting, gap, seeds, stat
+from equipoise.lab.experiments._tasks import CIFAR, DIGITS, TEXT, WIKITEXT
 from equipoise.lab.experiments.base import Done, Experiment, Outcome
 from equipoise.lab.results import Claim, Stat
 from equipoise.theory import stationary
@@ -36,34 +37,18 @@ class _Size:
     seeds: int
 
 
-_DIGITS = Trial(
-    data="digits", data_options={"test": 0.8}, model="mlp", model_options={"width": 64, "depth": 3}, batch_size=64,
-    schedule="cosine", steps=300, warmup=8,
-)  # fmt: skip
-_TEXT = Trial(
-    data="text", data_options={"size": 300_000, "length": 64}, model="gpt", model_options={"size": "tiny"},
-    batch_size=16, schedule="cosine", steps=200, warmup=8,
-)  # fmt: skip
-
 SIZES = {
     "smoke": _Size({
-        "vision": _Task(_DIGITS.vary({"steps": 40, "model_options.width": 16}), 3e-2, (1e-3, 1e-2, 1.0)),
-        "text": _Task(_TEXT.vary({"steps": 20, "data_options.size": 20_000}), 3e-2, (1e-3, 1e-2)),
+        "vision": _Task(DIGITS.vary({"steps": 40, "model_options.width": 16}), 3e-2, (1e-3, 1e-2, 1.0)),
+        "text": _Task(TEXT.vary({"steps": 20, "data_options.size": 20_000}), 3e-2, (1e-3, 1e-2)),
     }, 1),
     "small": _Size({
-        "vision": _Task(_DIGITS, 1e-2, (1e-4, 1e-3, 1e-2, 1e-1, 1.0)),
-        "text": _Task(_TEXT, 1e-2, (3e-4, 3e-3, 3e-2, 3e-1)),
+        "vision": _Task(DIGITS, 1e-2, (1e-4, 1e-3, 1e-2, 1e-1, 1.0)),
+        "text": _Task(TEXT, 1e-2, (3e-4, 3e-3, 3e-2, 3e-1)),
     }, 3),
     "full": _Size({
-        "vision": _Task(Trial(
-            data="cifar", data_options={"path": "cifar-10-batches-bin"}, model="resnet",
-            model_options={"size": "resnet-20"}, batch_size=128, schedule="cosine", steps=78_200, warmup=1955,
-        ), 5e-4, (1e-4, 9e-4, 2.7e-3, 8.3e-3, 2.5e-2, 5e-2, 0.1, 0.3, 0.9)),
-        "text": _Task(Trial(
-            data="wikitext", data_options={"path": "wikitext-103", "tokens": 50_304, "length": 512}, model="gpt",
-            model_options={"size": "124M"}, batch_size=55, schedule="cosine", steps=15_000, warmup=300,
-            precision="bfloat16", optimizer_options={"betas": [0.9, 0.95]},
-        ), 2.5e-3, (1e-4, 5e-4, 1e-3, 2e-3, 5e-3, 1e-2, 5e-2)),
+        "vision": _Task(CIFAR, 5e-4, (1e-4, 9e-4, 2.7e-3, 8.3e-3, 2.5e-2, 5e-2, 0.1, 0.3, 0.9)),
+        "text": _Task(WIKITEXT, 2.5e-3, (1e-4, 5e-4, 1e-3, 2e-3, 5e-3, 1e-2, 5e-2)),
     }, 5),
 }  # fmt: skip
 """For each task: the trial, ηλ, learning rates; and seeds."""
