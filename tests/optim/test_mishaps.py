@@ -256,3 +256,18 @@ def test_the_wrapper_checks_its_arguments(options: dict[str, Any], message: str)
     given: dict[str, Any] = {"angle": 0.1} | options
     with pytest.raises(ValueError, match=message):
         eq.Rotational(torch.optim.NAdam([w], lr=1e-3), **given)
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize("size", [1e-38, 1e-25, 1e-18, 1.0, 1e18, 1e25])
+def test_normalized_steps_have_their_length_whatever_the_gradients(size: float, compiled: bool) -> None:
+    """Squares of small numbers are zero in float32, and those of large ones infinite."""
+    w = torch.zeros(8, 16, requires_grad=True)
+    optimizer = eq.optim.NormalizedGD([w], lr=0.5, compile=compiled)
+    w.grad = size * torch.randn(8, 16, generator=torch.Generator().manual_seed(0))
+    optimizer.step()
+    assert w.norm().item() == pytest.approx(0.5, rel=1e-4)
+    w.grad = torch.zeros(8, 16)
+    before = w.detach().clone()
+    optimizer.step()
+    assert torch.equal(w, before), "no gradient, no step"

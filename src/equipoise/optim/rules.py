@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, final
 
 from equipoise.optim.many import Many, Traced
-from equipoise.optim.rows import as_rows, row_norm
+from equipoise.optim.rows import as_rows, unit
 from equipoise.theory.kernels import Filter
 
 
@@ -251,9 +251,9 @@ class NormalizedRule(Rule):
         if isinstance(g, Many):
             return Many([self(x, (), numbers, group) for x in g.tensors])
         if isinstance(g, Traced):  # rows already
-            return Traced(g.x / row_norm(g.x).clamp_min(1e-30))
+            return Traced(unit(g.x))
         flat = as_rows(g, group["granularity"])
-        return (flat / row_norm(flat).clamp_min(1e-30)).reshape(g.shape)
+        return unit(flat).reshape(g.shape)
 
     def theory(self, group: dict[str, Any]) -> dict[str, Any]:
         return {"optimizer": "ngd"}
