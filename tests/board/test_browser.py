@@ -35,7 +35,7 @@ class Seen:
             viewport={"width": width, "height": 900}, color_scheme=scheme, accept_downloads=True, **options
         )
         self.page = self.context.new_page()
-        self.page.set_default_timeout(30_000)
+        self.page.set_default_timeout(60_000)
         self.wrong: list[str] = []
         self.page.on("console", lambda m: self.wrong.append(m.text) if m.type in ("error", "warning") else None)
         self.page.on("pageerror", lambda e: self.wrong.append(str(e)))

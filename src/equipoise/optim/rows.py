@@ -54,7 +54,7 @@ def row_norm(rows: Tensor) -> Tensor:
 
 
 def unit(rows: Tensor) -> Tensor:
-    """Rows of length 1; a row of zeros stays one. They are scaled first: squares of small numbers are lost in float32."""
+    """Rows of length 1; a row of zeros stays one. Scaled first: squares of small numbers are lost in float32."""
     peak = reduced(rows.abs().amax(dim=1, keepdim=True))
     scaled = rows / peak.clamp_min(torch.finfo(rows.dtype).tiny)
     return scaled / row_norm(scaled).clamp_min(1e-30)
