@@ -1,0 +1,70 @@
+"""The examples run, and what was stopped and resumed ends with the weights of what was not."""
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import equipoise as eq
+
+EXAMPLES = Path(__file__).parents[1] / "examples"
+
+
+def _safetensors(path: Path) -> dict[str, torch.Tensor]:
+    from safetensors.torch import load_file
+
+    return load_file(path)
+
+
+def _loaded(path: Path, *keys: str) -> dict[str, torch.Tensor]:
+    found: Any = torch.load(path, weights_only=False)
+    for key in keys:
+        found = found[key]
+    return found
+
+
+CASES: dict[str, tuple[str | None, Callable[[Path], dict[str, torch.Tensor]]]] = {
+    "plain": (None, lambda out: _loaded(out / "checkpoint.pt", "model")),
+    "accelerated": ("accelerate", lambda out: _safetensors(out / "checkpoint" / "model.safetensors")),
+    "hugging_face": ("transformers", lambda out: _safetensors(out / "checkpoint-40" / "model.safetensors")),
+    "lightning_fit": ("lightning", lambda out: _loaded(out / "last.ckpt", "state_dict")),
+}
+
+
+def train(name: str, out: Path, *options: str) -> None:
+    command = [sys.executable, str(EXAMPLES / f"{name}.py"), str(out), *options]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_stopped_and_resumed_is_not_stopped(name: str, tmp_path: Path) -> None:
+    needs, weights = CASES[name]
+    if needs:
+        pytest.importorskip(needs)
+    train(name, tmp_path / "whole")
+    train(name, tmp_path / "parts", "--until", "20")
+    train(name, tmp_path / "parts")
+    one, two = weights(tmp_path / "whole"), weights(tmp_path / "parts")
+    assert one.keys() == two.keys()
+    for key, value in one.items():
+        assert torch.equal(value, two[key]), key
+    with eq.Run.open(tmp_path / "whole" / "run") as whole, eq.Run.open(tmp_path / "parts" / "run") as parts:
+        assert whole.status == parts.status == "finished"
+        tensor = next(t for t, info in whole.tensors.items() if len(info.shape) == 2)
+        long, short = whole.series("norm", tensor), parts.series("norm", tensor)
+        # Each part measures its first steps: where both measured, they saw the same.
+        _, at, to = np.intersect1d(long.steps, short.steps, return_indices=True)
+        assert len(at) >= 5
+        assert long.values[at].tolist() == short.values[to].tolist()
+        assert short.steps.tolist() == sorted(set(short.steps.tolist()))
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_is_short(name: str) -> None:
+    assert len((EXAMPLES / f"{name}.py").read_text().splitlines()) < 60
