@@ -2,6 +2,8 @@
 
     python examples/accelerated.py out --until 20     # stops after 20 of 40 steps
     python examples/accelerated.py out                # goes on
+
+What was measured is in `out/run`.
 """
 
 import argparse
@@ -45,4 +47,4 @@ with eq.watch(model, optimizer, args.out / "run", resume=first or False) as watc
         watch.log(loss=loss)
 
 accelerator.save_state(str(checkpoint))
-print(f"step {args.until}, loss {loss.item():.4f}")
+print(f"{args.until} of {STEPS} steps")

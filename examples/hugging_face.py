@@ -2,6 +2,8 @@
 
     python examples/hugging_face.py out --until 20     # stops after 20 of 40 steps
     python examples/hugging_face.py out                # goes on
+
+What was measured is in `out/run`.
 """
 
 import argparse
@@ -19,14 +21,14 @@ STEPS = 40
 parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
 parser.add_argument("out", type=Path)
 parser.add_argument("--until", type=int, default=STEPS)
-args = parser.parse_args()
+given = parser.parse_args()
 
 
 class Until(TrainerCallback):
     """Ends early, as a job whose time is over."""
 
-    def on_step_end(self, arguments, state, control, **kwargs):  # noqa: D102
-        control.should_training_stop |= state.global_step >= args.until
+    def on_step_end(self, args, state, control, **kwargs):  # noqa: D102
+        control.should_training_stop |= state.global_step >= given.until
 
 
 torch.manual_seed(0)
@@ -37,11 +39,11 @@ tokens = torch.randint(64, (256, 32)).sort(1).values  # rows that rise: there is
 data = [{"input_ids": row, "labels": row} for row in tokens]
 
 arguments = TrainingArguments(
-    output_dir=str(args.out), max_steps=STEPS, per_device_train_batch_size=8, save_steps=20, logging_steps=5,
+    output_dir=str(given.out), max_steps=STEPS, per_device_train_batch_size=8, save_steps=20, logging_steps=5,
     use_cpu=True, report_to=[], disable_tqdm=True,
 )  # fmt: skip
 trainer = Trainer(
-    model, arguments, train_dataset=data, optimizers=(optimizer, scheduler),
-    callbacks=[WatchCallback(args.out / "run"), Until()],
+    model, arguments, train_dataset=data, optimizers=(optimizer, scheduler),  # type: ignore[arg-type]
+    callbacks=[WatchCallback(given.out / "run"), Until()],
 )  # fmt: skip
-trainer.train(resume_from_checkpoint=any(args.out.glob("checkpoint-*")))
+trainer.train(resume_from_checkpoint=any(given.out.glob("checkpoint-*")))

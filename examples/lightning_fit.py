@@ -2,10 +2,13 @@
 
     python examples/lightning_fit.py out --until 20     # stops after 20 of 40 steps
     python examples/lightning_fit.py out                # goes on
+
+What was measured is in `out/run`.
 """
 
 import argparse
 from pathlib import Path
+from typing import Any
 
 import lightning
 import torch
@@ -34,7 +37,7 @@ class Classifier(lightning.LightningModule):
     def training_step(self, batch, index):  # noqa: D102
         return nn.functional.cross_entropy(self.net(batch[0]), batch[1])
 
-    def configure_optimizers(self):  # noqa: D102
+    def configure_optimizers(self) -> Any:  # noqa: D102
         optimizer = eq.RotationalAdamW(eq.param_groups(self), lr=1e-2, weight_decay=0.1)
         scheduler = schedules.Scheduler(optimizer, lr=schedules.cosine(STEPS, peak=1e-2))
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "interval": "step"}}
