@@ -13,7 +13,7 @@ from typing import Any
 import lightning
 import torch
 from torch import nn
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader
 
 import equipoise as eq
 from equipoise import schedules
@@ -35,7 +35,9 @@ class Classifier(lightning.LightningModule):
         self.net = nn.Sequential(nn.Linear(16, 64), nn.LayerNorm(64), nn.ReLU(), nn.Linear(64, 4))
 
     def training_step(self, batch, index):  # noqa: D102
-        return nn.functional.cross_entropy(self.net(batch[0]), batch[1])
+        noise = torch.Generator().manual_seed(self.global_step)  # the batch is a function of the step
+        x = torch.randn(64, 16, generator=noise)
+        return nn.functional.cross_entropy(self.net(x), x[:, :4].argmax(1))
 
     def configure_optimizers(self) -> Any:  # noqa: D102
         optimizer = eq.RotationalAdamW(eq.param_groups(self), lr=1e-2, weight_decay=0.1)
@@ -44,12 +46,10 @@ class Classifier(lightning.LightningModule):
 
 
 torch.manual_seed(0)
-x = torch.randn(64 * STEPS, 16)
-data = DataLoader(TensorDataset(x, x[:, :4].argmax(1)), batch_size=64)
 trainer = lightning.Trainer(
-    max_steps=args.until, max_epochs=1, accelerator="cpu", logger=False, enable_checkpointing=False,
+    max_steps=args.until, accelerator="cpu", logger=False, enable_checkpointing=False,
     enable_progress_bar=False, default_root_dir=args.out, callbacks=[WatchCallback(args.out / "run")],
 )  # fmt: skip
 checkpoint = args.out / "last.ckpt"
-trainer.fit(Classifier(), data, ckpt_path=str(checkpoint) if checkpoint.exists() else None)
+trainer.fit(Classifier(), DataLoader(range(STEPS)), ckpt_path=str(checkpoint) if checkpoint.exists() else None)
 trainer.save_checkpoint(checkpoint)

@@ -12,7 +12,7 @@ EQUIPOISE = Path(sys.executable).with_name("equipoise")
 OWN = '''
 """One's own."""
 from equipoise.lab.config import Trial
-from equipoise.lab.experiments import Experiment, Outcome
+from equipoise.lab.experiments import Experiment, Outcome, catalogue
 from equipoise.lab.results import Claim, over_seeds
 
 
@@ -86,7 +86,7 @@ def test_a_page_keeps_what_was_written_by_hand(tmp_path: Path) -> None:
 
 def test_what_is_wrong_is_one_line(tmp_path: Path) -> None:
     for arguments, message in (
-        (("run", "nonsense"), "experiment = 'nonsense': must be one of norms, random-walk"),
+        (("run", "nonsense"), f"experiment = 'nonsense': must be one of {', '.join(catalogue())}"),
         (("run", "norms", "--preset", "huge"), "preset = 'huge': must be one of full, small, smoke"),
         (("run", "none.py"), "experiment = 'none.py': must be a file that exists"),
     ):

@@ -243,7 +243,7 @@ except RunError as error:
     print(error)
 """
     (tmp_path / "shut").mkdir(mode=0o555)
-    for folder in (tmp_path, *tmp_path.parents[:2]):
+    for folder in (tmp_path, *tmp_path.parents[:3]):
         folder.chmod(0o755)
     done = python(code, tmp_path / "shut" / "run")
     assert done.returncode == 0, done.stderr

@@ -211,7 +211,7 @@ def test_a_read_only_directory_can_be_read(tmp_path: Path) -> None:
         "writer = RunWriter(sys.argv[1], layouts=[LAYOUT], resume=True)\n"
         "writer.append(6, np.ones(3)); writer.flush(); os.kill(os.getpid(), 9)"
     )
-    for folder in (tmp_path, *tmp_path.parents[:2]):
+    for folder in (tmp_path, *tmp_path.parents[:3]):
         folder.chmod(0o755)
     for expected in ("5 0", "6 0"):
         path.chmod(0o555)

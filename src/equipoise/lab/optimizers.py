@@ -34,7 +34,7 @@ def _muon(groups: Any, *, lr: float, weight_decay: float, adam: Any = None, **op
     return eq.Muon(groups, lr=lr, weight_decay=weight_decay, adam=rest, **options)
 
 
-def _imbalanced(groups: Any, *, portion: float, factor: float, **options: Any) -> torch.optim.Optimizer:
+def _imbalanced(groups: Any, *, portion: float = 0.5, factor: float = 0.1, **options: Any) -> torch.optim.Optimizer:
     """Rotational AdamW, but a portion of each hidden layer's neurons turns `factor` times as fast.  RE Fig. 12."""
     _check.number("portion", portion, low=0, high=1)
     _check.number("factor", factor, low=0)
