@@ -13,7 +13,7 @@ from typing import Any
 import lightning
 import torch
 from torch import nn
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, TensorDataset
 
 import equipoise as eq
 from equipoise import schedules
@@ -51,5 +51,9 @@ trainer = lightning.Trainer(
     enable_progress_bar=False, default_root_dir=args.out, callbacks=[WatchCallback(args.out / "run")],
 )  # fmt: skip
 checkpoint = args.out / "last.ckpt"
-trainer.fit(Classifier(), DataLoader(range(STEPS)), ckpt_path=str(checkpoint) if checkpoint.exists() else None)
+trainer.fit(
+    Classifier(),
+    DataLoader(TensorDataset(torch.zeros(STEPS))),
+    ckpt_path=str(checkpoint) if checkpoint.exists() else None,
+)
 trainer.save_checkpoint(checkpoint)

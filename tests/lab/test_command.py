@@ -7,12 +7,14 @@ from pathlib import Path
 
 import pytest
 
+from equipoise.lab.experiments import catalogue
+
 EQUIPOISE = Path(sys.executable).with_name("equipoise")
 
 OWN = '''
 """One's own."""
 from equipoise.lab.config import Trial
-from equipoise.lab.experiments import Experiment, Outcome, catalogue
+from equipoise.lab.experiments import Experiment, Outcome
 from equipoise.lab.results import Claim, over_seeds
 
 
