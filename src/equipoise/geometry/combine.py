@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -57,11 +58,11 @@ class _Viewed(Norm):
     def __post_init__(self) -> None:
         _norm("base", self.base)
 
-    def _view(self, x: Tensor) -> Tensor:
-        raise NotImplementedError
+    @abstractmethod
+    def _view(self, x: Tensor) -> Tensor: ...
 
-    def _back(self, x: Tensor, shape: torch.Size) -> Tensor:
-        raise NotImplementedError
+    @abstractmethod
+    def _back(self, x: Tensor, shape: torch.Size) -> Tensor: ...
 
     def norm(self, x: Tensor) -> Tensor:
         """The base norm in the other shape, largest or sum over slices."""

@@ -7,6 +7,7 @@ inference.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from fnmatch import fnmatchcase
 from typing import Any, final
@@ -20,7 +21,7 @@ from equipoise.optim.roles import is_transformers_conv1d, output_dim, unmatched
 from equipoise.theory import _check
 
 
-class _Scaled(nn.Module):
+class _Scaled(nn.Module, ABC):
     """A weight made of a direction and a gain."""
 
     gain: nn.Parameter | None
@@ -41,13 +42,13 @@ class _Scaled(nn.Module):
             )
         return norm
 
+    @abstractmethod
     def right_inverse(self, weight: Tensor) -> Tensor:
         """What must be stored so that `weight` comes out; sets the gain.
 
         Args:
             weight: the weight that the module shall have.
         """
-        raise NotImplementedError
 
 
 @final

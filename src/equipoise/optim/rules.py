@@ -105,8 +105,8 @@ class Rule(ABC):
         return False
 
     def start(self, g: Any, averages: tuple[Any, ...], group: dict[str, Any]) -> None:
-        """Set averages that do not start at zero."""
-        raise NotImplementedError
+        """Set averages that do not start at zero; a rule whose `starts` says so must have it."""
+        raise NotImplementedError(f"{type(self).__name__}: starts() is true, so start() must say from what")
 
     @abstractmethod
     def theory(self, group: dict[str, Any]) -> dict[str, Any]:

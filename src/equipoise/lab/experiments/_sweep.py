@@ -9,6 +9,7 @@ from typing import Any, final
 import numpy as np
 
 from equipoise.lab.config import Trial
+from equipoise.lab.experiments._watched import hidden
 from equipoise.lab.experiments.base import Done
 from equipoise.lab.results import Stat
 from equipoise.theory._check import Array
@@ -50,6 +51,26 @@ def best(settings: Mapping[Setting, Sequence[Done]], metric: str, *, lowest: boo
     return (min if lowest else max)(means, key=lambda key: means[key]) if means else None
 
 
+def tuned(
+    done: Sequence[Done], paths: Sequence[str], metric: str, *, lowest: bool = False
+) -> dict[Setting, list[Done]]:
+    """The trials of each setting at the learning rate that is best for it; settings without one are left out.
+
+    Args:
+        done: trials that differ in these fields, lr and seed.
+        paths: fields, as `optimizer_options.factor`.
+        metric: name in `Result.metrics`.
+        lowest: the lowest is the best.
+    """
+    found: dict[Setting, list[Done]] = {}
+    for key, members in by_setting(done, paths).items():
+        lrs = by_setting(members, ["lr"])
+        lr = best(lrs, metric, lowest=lowest)
+        if lr is not None:
+            found[key] = lrs[lr]
+    return found
+
+
 def by_seed(a: Sequence[Done], b: Sequence[Done], of: Callable[[Done, Done], float]) -> Stat:
     """A number of two settings over the seeds that both have finished: those share weights at the start and batches."""
     other = {d.trial.seed: d for d in b if d.result.status == "finished"}
@@ -78,12 +99,11 @@ class Turning:
     def read(done: Done) -> Turning:
         """From what was watched."""
         with done.open() as run:
-            hidden = {name: info for name, info in run.tensors.items() if info.role == "matrix"}
-            series = {name: run.series("rotation", name) for name in hidden}
+            series = {name: run.series("rotation", name) for name in hidden(run)}
             neurons = {
-                name: np.stack([run.series("rotation", name, neuron=n).values for n in info.neurons])
-                for name, info in hidden.items()
-                if info.neurons
+                name: np.stack([run.series("rotation", name, neuron=n).values for n in run.tensors[name].neurons])
+                for name in series
+                if run.tensors[name].neurons
             }
         steps = next(iter(series.values())).steps.astype(np.float64)
         return Turning(steps, {name: s.values for name, s in series.items()}, neurons)

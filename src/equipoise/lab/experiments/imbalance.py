@@ -9,7 +9,7 @@ from typing import Any, ClassVar, final
 import numpy as np
 
 from equipoise.lab.config import Trial
-from equipoise.lab.experiments._tuned import less, over, tuned
+from equipoise.lab.experiments._sweep import gap, stat, tuned
 from equipoise.lab.experiments.base import Done, Experiment, Outcome
 from equipoise.lab.results import Claim, Stat
 
@@ -82,7 +82,7 @@ class Imbalance(Experiment):
             for metric, settings in best.items():
                 own = settings[width, portion, factor]
                 row |= {
-                    metric.replace("_", " "): over(own, metric),
+                    metric.replace("_", " "): stat(own, metric),
                     f"lr for {metric.replace('_', ' ')}": own[0].trial.lr,
                 }
             rows.append(row)
@@ -119,13 +119,13 @@ def _claims(best: dict[str, dict[Any, list[Done]]], wide: int) -> list[Claim]:
                 continue
             f = round(1 / factor, 3)
             what = f"{metric.replace('_', ' ')} less the balanced, {portion:.0%} of neurons {f:g} times slower"
-            apart = less(own, balanced, metric)
+            apart = gap(own, balanced, metric)
             claims.append(Claim(f"{metric}-{portion:g}-{f:g}", "RE Fig. 12", what, 0.0, apart, relation))
     accuracy = best["test_accuracy"]
     slow, narrow = accuracy.get((wide, HALF, 1 / SLOW)), accuracy.get((wide // 2, HALF, 1.0))
     if slow is not None and narrow is not None:
         claims.append(
             Claim("half-the-width", "RE Fig. 12", "test accuracy at p = 50 %, f = 10 less that of half the width", 0.0,
-                  less(slow, narrow, "test_accuracy"), tolerance=0.01)
+                  gap(slow, narrow, "test_accuracy"), tolerance=0.01)
         )  # fmt: skip
     return claims

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, final
 import numpy as np
 
 from equipoise.lab.config import Trial
-from equipoise.lab.experiments._tuned import over
+from equipoise.lab.experiments._sweep import stat
 from equipoise.lab.experiments.base import Done, Experiment, Outcome
 from equipoise.lab.results import Claim, Stat
 
@@ -95,7 +95,7 @@ class Sensitivity(Experiment):
             rows.append({
                 "model": model, "track": track, "centred": "yes" if center else "no", "by": granularity,
                 "Algorithm 1": "yes" if reference == "paper" else "no", "metric": metric.replace("_", " "),
-                "value": over(own, metric), "/ default": ratio,
+                "value": stat(own, metric), "/ default": ratio,
             })  # fmt: skip
             if case != list(_case(DEFAULT)):
                 label = _label(rows[-1])
