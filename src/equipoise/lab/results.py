@@ -67,7 +67,8 @@ class Claim:
     """What a source says, held against what was measured.
 
     Attributes:
-        name: short, unique in its experiment.
+        name: short, unique in its experiment: a name in `Experiment.statements`, or that and a part of it, as
+            "zero-shot/vision-adamw". Parts of a statement are judged together in the ledger.
         source: where it says so.
         quantity: what was measured, in words.
         expected: its number.
@@ -86,6 +87,11 @@ class Claim:
 
     def __post_init__(self) -> None:
         _check.choice("relation", self.relation, RELATIONS)
+
+    @property
+    def statement(self) -> str:
+        """The name of the statement that it is part of."""
+        return self.name.partition("/")[0]
 
     @property
     def room(self) -> float:

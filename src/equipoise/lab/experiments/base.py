@@ -64,11 +64,13 @@ class Experiment(ABC):
         name: as on the command line.
         source: what it reproduces.
         about: one sentence.
+        statements: what the source says, by name: a sentence each, with its place. They make the ledger's rows.
     """
 
     name: ClassVar[str]
     source: ClassVar[str]
     about: ClassVar[str]
+    statements: ClassVar[Mapping[str, str]] = {}
 
     @abstractmethod
     def trials(self, preset: str) -> list[Trial]:
