@@ -27,6 +27,7 @@ def test_an_experiment_at_smoke(name: str, tmp_path: Path) -> None:
     assert outcome.claims
     names = [claim.name for claim in outcome.claims]
     assert len(set(names)) == len(names)
+    assert {claim.statement for claim in outcome.claims} == experiment.statements.keys()
     stored = json.loads((tmp_path / "outcome.json").read_text())
     assert [c["verdict"] for c in stored["claims"]] == [c.verdict for c in outcome.claims]
     assert {t["key"] for t in stored["trials"]} == {d.folder.name for d in done}
@@ -104,7 +105,7 @@ def constrain(outcome) -> None:
     claims = {claim.name: claim for claim in outcome.claims}
     for row in outcome.rows:
         for kind in ("zero", "best"):
-            measured = claims[f"{row['task']}-{row['optimizer']}-{kind}"].measured.mean
+            measured = claims[f"{kind}-shot/{row['task']}-{row['optimizer']}"].measured.mean
             assert measured == pytest.approx(row[f"{kind} shot"].mean / row["baseline"].mean)
 
 
@@ -128,7 +129,7 @@ def warmup(outcome) -> None:
 def imbalance(outcome) -> None:
     """All settings are there, the balanced one first."""
     assert [(r["width"], r["p"], r["f"]) for r in outcome.rows] == [(4, 0.0, 1.0), (4, 0.5, 10.0), (2, 0.0, 1.0)]
-    slowed = {f"{metric}-0.5-10" for metric in ("test_accuracy", "test_loss", "train_loss")}
+    slowed = {f"costs/{metric}-0.5-10" for metric in ("test_accuracy", "test_loss", "train_loss")}
     assert {c.name for c in outcome.claims} == slowed | {"half-the-width"}
 
 

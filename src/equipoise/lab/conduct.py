@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
-import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ from equipoise.lab.attempt import attempt
 from equipoise.lab.config import Trial
 from equipoise.lab.data import Data
 from equipoise.lab.experiments.base import PRESETS, Done, Experiment, Outcome
-from equipoise.lab.result import Report, Result, versions
+from equipoise.lab.result import Report, Result
 from equipoise.theory import _check
 
 OUTCOME = "outcome.json"
@@ -72,17 +71,37 @@ def _here(trials: Sequence[Trial], place: Path, device: str | None, report: Repo
 
 
 def store(experiment: Experiment, preset: str, outcome: Outcome, done: Sequence[Done], folder: Path) -> None:
-    """Write the outcome: table, claims, each trial's key and end, versions, date."""
+    """Write the outcome: table, claims, config, versions and dates of the trials, and how each ended."""
+    shared, own = _configs([d.trial for d in done])
     content = {
-        "experiment": experiment.name, "source": experiment.source, "preset": preset, "date": _today(),
-        "versions": versions(), "rows": [{k: _plain(v) for k, v in row.items()} for row in outcome.rows],
-        "claims": [claim.to_dict() for claim in outcome.claims],
-        "trials": [{"key": d.trial.key, "status": d.result.status, "seconds": d.result.seconds} for d in done],
+        "experiment": experiment.name, "source": experiment.source, "preset": preset,
+        "statements": dict(experiment.statements), "date": max((d.result.date for d in done), default=""),
+        "versions": [dict(v) for v in sorted({tuple(d.result.versions.items()) for d in done})],
+        "rows": [{k: _plain(v) for k, v in row.items()} for row in outcome.rows],
+        "claims": [claim.to_dict() for claim in outcome.claims], "config": shared,
+        "trials": [
+            {"key": d.trial.key, "status": d.result.status, "seconds": round(d.result.seconds, 1), "config": differs}
+            for d, differs in zip(done, own, strict=True)
+        ],
     }  # fmt: skip
     folder.mkdir(parents=True, exist_ok=True)
     part = folder / f"{OUTCOME}.part"
-    part.write_text(json.dumps(content, indent=1), encoding="utf-8")
+    part.write_text(json.dumps(content, indent=1, ensure_ascii=False), encoding="utf-8")
     part.replace(folder / OUTCOME)
+
+
+def _configs(trials: Sequence[Trial]) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """What all trials have in common, and what each has besides; options by their paths."""
+    every = [_flat(dataclasses.asdict(trial)) for trial in trials]
+    shared = {k: v for k, v in every[0].items() if all(k in e and e[k] == v for e in every)} if every else {}
+    return shared, [{k: v for k, v in e.items() if k not in shared} for e in every]
+
+
+def _flat(fields: dict[str, Any]) -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for name, value in fields.items():
+        flat |= {f"{name}.{option}": v for option, v in value.items()} if isinstance(value, dict) else {name: value}
+    return flat
 
 
 def write_figure(experiment: Experiment, outcome: Outcome, path: str | os.PathLike[str]) -> None:
@@ -110,7 +129,3 @@ def draw_into(path: str | os.PathLike[str], draw: Callable[[Any], None], *, salt
 
 def _plain(value: Any) -> Any:
     return dataclasses.asdict(value) if dataclasses.is_dataclass(value) and not isinstance(value, type) else value
-
-
-def _today() -> str:
-    return time.strftime("%Y-%m-%d", time.gmtime())

@@ -106,6 +106,8 @@ class Claim:
             room = self.room - abs(m - self.expected)
         else:
             room = m - self.expected if self.relation == "above" else self.expected - m
+        if room == margin == 0 and self.relation != "about":
+            return "undecided"  # exactly as expected, neither above nor below
         return "agrees" if room >= margin else "differs" if room < -margin else "undecided"
 
     def to_dict(self) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, final
 
@@ -65,6 +65,11 @@ class Assumptions(Experiment):
     name: ClassVar[str] = "assumptions"
     source: ClassVar[str] = "RE Fig. 9, 10, appendix K"
     about: ClassVar[str] = "Is training a random walk? Angles, sizes and radial parts of gradients in real networks."
+    statements: ClassVar[Mapping[str, str]] = {
+        "walk": "RE Fig. 9: in normalised networks gradients are near a walk's: no radial part, no drift, its size",
+        "predicts": "RE Fig. 9, 10: measured norm and rotation are near those of Table 1, in a GPT too",
+        "leans": "RE Fig. 10: in a GPT gradients have a radial part and turn back, and rotation is below Table 1's",
+    }
 
     def trials(self, preset: str) -> list[Trial]:
         """Lr is constant, as in the paper. The digits are learnt by heart; the MLP's labels are noise in part."""
@@ -196,14 +201,16 @@ def _claims(name: str, row: dict[str, Stat]) -> list[Claim]:
 
     def claim(key: str, measure: str, expected: float, relation: str = "about", tolerance: float = 0.1) -> Claim:
         quantity = f"{measure} of the {name}: {MEASURES[measure]}"
-        return Claim(f"{name}-{key}", fig, quantity, expected, row[measure], relation, tolerance)
+        return Claim(f"{key}-{name}", fig, quantity, expected, row[measure], relation, tolerance)
 
     if name != "gpt":
-        angles = [claim("weights", "cos(g, w)", 0.0, tolerance=0.01), claim("momentum", "cos(g, m)", 0.0)]
-        return [*angles, claim("size", "‖u‖ / walk's", 1.0), claim("radial", "λ_u / λ", 0.0),
-                claim("norm", "norm / RE", 1.0), claim("rotation", "rotation / RE", 1.0)]  # fmt: skip
+        return [
+            claim("walk/weights", "cos(g, w)", 0.0, tolerance=0.01), claim("walk/momentum", "cos(g, m)", 0.0),
+            claim("walk/size", "‖u‖ / walk's", 1.0), claim("walk/radial", "λ_u / λ", 0.0),
+            claim("predicts/norm", "norm / RE", 1.0), claim("predicts/rotation", "rotation / RE", 1.0),
+        ]  # fmt: skip
     return [
-        claim("momentum", "cos(g, m)", 0.0, "below"), claim("size", "‖u‖ / walk's", 1.0, "below"),
-        claim("radial", "λ_u / λ", 0.0, "below"), claim("norm", "norm / RE", 1.0),
-        claim("rotation", "rotation / RE", 1.0, "below"), claim("rotation-near", "rotation / RE", 1.0),
+        claim("leans/momentum", "cos(g, m)", 0.0, "below"), claim("leans/size", "‖u‖ / walk's", 1.0, "below"),
+        claim("leans/radial", "λ_u / λ", 0.0, "below"), claim("leans/rotation", "rotation / RE", 1.0, "below"),
+        claim("predicts/norm", "norm / RE", 1.0), claim("predicts/rotation", "rotation / RE", 1.0),
     ]  # fmt: skip

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, final
 
@@ -53,6 +53,10 @@ class Imbalance(Experiment):
     name: ClassVar[str] = "imbalance"
     source: ClassVar[str] = "RE Fig. 12"
     about: ClassVar[str] = "Some neurons of each layer rotate slower, in the rotational variant: what does it cost?"
+    statements: ClassVar[Mapping[str, str]] = {
+        "costs": "RE Fig. 12: slowing some neurons costs accuracy and loss, at the best lr too",
+        "half-the-width": "RE Fig. 12: half of the neurons ten times slower is as good as half the width",
+    }
 
     def trials(self, preset: str) -> list[Trial]:
         """Factors at half of the neurons, portions at the largest factor, and a network of half the width."""
@@ -120,7 +124,7 @@ def _claims(best: dict[str, dict[Any, list[Done]]], wide: int) -> list[Claim]:
             f = round(1 / factor, 3)
             what = f"{metric.replace('_', ' ')} less the balanced, {portion:.0%} of neurons {f:g} times slower"
             apart = gap(own, balanced, metric)
-            claims.append(Claim(f"{metric}-{portion:g}-{f:g}", "RE Fig. 12", what, 0.0, apart, relation))
+            claims.append(Claim(f"costs/{metric}-{portion:g}-{f:g}", "RE Fig. 12", what, 0.0, apart, relation))
     accuracy = best["test_accuracy"]
     slow, narrow = accuracy.get((wide, HALF, 1 / SLOW)), accuracy.get((wide // 2, HALF, 1.0))
     if slow is not None and narrow is not None:

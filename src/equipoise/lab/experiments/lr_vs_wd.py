@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, final
 
@@ -61,6 +61,13 @@ class LrVsWd(Experiment):
     name: ClassVar[str] = "lr-vs-wd"
     source: ClassVar[str] = "RE Fig. 3 and 13"
     about: ClassVar[str] = "At constant lr·wd the settled rotation is the same; gains, biases and transients are not."
+    statements: ClassVar[Mapping[str, str]] = {
+        "ends": "RE Fig. 3, 13: at a constant product of lr and decay, very low and very high lr are worse",
+        "flat": "RE Fig. 3, 13: near the best lr the result hardly depends on it",
+        "transient": "RE Fig. 3, 13: at a low lr AdamW first rotates too slowly, at a high one too fast",
+        "settled": "RE Fig. 3, Table 1: once settled the rotation depends on the product alone",
+        "frozen": "RE Fig. 3: with gains and biases frozen the variant is as good as at the lowest lr (0.908)",
+    }
 
     def trials(self, preset: str) -> list[Trial]:
         """Every lr with the decay that goes with it; and the variant with gains and biases frozen."""
@@ -99,7 +106,7 @@ class LrVsWd(Experiment):
                 rows.append(_row(task, f"{VARIANT}, gains frozen", still[0].trial.lr, still, []))
                 low = mine[min(k for k in mine if k[1] == VARIANT)]
                 claims.append(
-                    Claim("vision-frozen", "RE Fig. 3: 0.908", "accuracy of the RV at the lowest lr less that with "
+                    Claim("frozen", "RE Fig. 3: 0.908", "accuracy of the RV at the lowest lr less that with "
                           "gains and biases frozen", 0.0, gap(low, still, METRICS[task]), tolerance=FLAT[task])
                 )  # fmt: skip
         return Outcome(rows, claims, curves)
@@ -200,21 +207,23 @@ def _claims(
         other = best({(x,): v for x, v in sweep.items() if x != lr}, metric, lowest=task == "text")
         if other is not None and worse(other[0], lr).count:  # where all have diverged the row says so
             found.append(
-                Claim(f"{task}-{name}-{end}", source, f"{of}, how much worse at the {end}est lr than at the best other",
-                      0.0, worse(other[0], lr), "above")
+                Claim(f"ends/{task}-{name}-{end}", source,
+                      f"{of}, how much worse at the {end}est lr than at the best other", 0.0,
+                      worse(other[0], lr), "above")
             )  # fmt: skip
     beside = [lrs[i] for i in (at - 1, at + 1) if 0 <= i < len(lrs)]
     near = min(beside, key=lambda lr: m if (m := worse(top[0], lr).mean) == m else np.inf)
-    found.append(Claim(f"{task}-{name}-flat", source, f"{of}, how much worse at the better neighbour of the best lr",
+    found.append(Claim(f"flat/{task}-{name}", source, f"{of}, how much worse at the better neighbour of the best lr",
                        0.0, worse(top[0], near), tolerance=FLAT[task]))  # fmt: skip
     if name == "adamw":
         for end, lr, relation in (("low", lrs[0], "below"), ("high", lrs[-1], "above")):
             if paths[lr]:
                 found.append(
-                    Claim(f"{task}-early-{end}", source, f"{task}, AdamW at the {end}est lr: early rotation over the "
-                          "settled one", 1.0, Stat.of([p.early for p in paths[lr]]), relation)
+                    Claim(f"transient/{task}-{end}", source,
+                          f"{task}, AdamW at the {end}est lr: early rotation over the settled one", 1.0,
+                          Stat.of([p.early for p in paths[lr]]), relation)
                 )  # fmt: skip
-        found.append(Claim(f"{task}-settled", f"{source}, Table 1", f"{task}, AdamW at the best lr: late rotation over "
+        found.append(Claim(f"settled/{task}", f"{source}, Table 1", f"{task}, AdamW at the best lr: late rotation over "
                            "theory's", 1.0, Stat.of([p.settled for p in paths[top[0]]]), tolerance=0.15))  # fmt: skip
     return found
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, final
 
@@ -51,6 +51,12 @@ class Norms(Experiment):
     name: ClassVar[str] = "norms"
     source: ClassVar[str] = "norm note"
     about: ClassVar[str] = "Norms grow as √t without decay and relax with it; effective lr falls as 1/√t or settles."
+    statements: ClassVar[Mapping[str, str]] = {
+        "grows": "norm note: without decay norms grow as √t, and the effective lr falls as 1/√t",
+        "relaxes": "norm note: with decay norms relax to √(η/(λ(2 − ηλ)))·U, and the effective lr to √(2ηλ)",
+        "momentum": "theory: the effective lr settles at √(2ηλ) times momentum's factor, which the note leaves out",
+        "size": "norm note: AdamW's updates have 0.2 as root mean square",
+    }
 
     def trials(self, preset: str) -> list[Trial]:
         """Every system and optimizer, with decay and without."""
@@ -207,23 +213,25 @@ class _Case:
 
 
 def _claims(system: str, name: str, decays: bool, row: dict[str, Any]) -> list[Claim]:
-    where = f"{system}-{name}-{'decay' if decays else 'free'}"
+    where, what = f"{system}-{name}", "relaxes" if decays else "grows"
     of = f"of {name} on the {system}, {'with' if decays else 'without'} decay"
     found = [
-        Claim(f"{where}-norm", SOURCE, f"norm {of}, over the note's", 1.0, row["norm / note"], tolerance=0.1),
-        Claim(f"{where}-lr", SOURCE, f"effective lr {of}, over the note's", 1.0, row["effective lr / note"],
+        Claim(f"{what}/{where}-norm", SOURCE, f"norm {of}, over the note's", 1.0, row["norm / note"], tolerance=0.1),
+        Claim(f"{what}/{where}-lr", SOURCE, f"effective lr {of}, over the note's", 1.0, row["effective lr / note"],
               tolerance=0.1),
     ]  # fmt: skip
     if decays:
         found.append(
-            Claim(f"{where}-lr-momentum", "RE Table 1; theory", f"effective lr {of}, over √(2ηλ)·momentum factor", 1.0,
+            Claim(f"momentum/{where}", "RE Table 1; theory", f"effective lr {of}, over √(2ηλ)·momentum factor", 1.0,
                   row["effective lr / theory"], tolerance=0.1)
         )  # fmt: skip
     else:
         slope = row["slope of effective lr"]
-        found.append(Claim(f"{where}-slope", SOURCE, f"slope of log effective lr {of}", -0.5, slope, tolerance=0.1))
+        found.append(Claim(f"grows/{where}-slope", SOURCE, f"slope of log effective lr {of}", -0.5, slope,
+                           tolerance=0.1))  # fmt: skip
     if name == "adamw":
-        found.append(Claim(f"{where}-size", SOURCE, f"‖u‖/√C {of}", 0.2, row["‖u‖ / U"], tolerance=0.2))
+        end = "decay" if decays else "free"
+        found.append(Claim(f"size/{system}-{end}", SOURCE, f"‖u‖/√C {of}", 0.2, row["‖u‖ / U"], tolerance=0.2))
     return found
 
 

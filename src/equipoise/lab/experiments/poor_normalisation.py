@@ -50,6 +50,10 @@ class PoorNormalisation(Experiment):
     name: ClassVar[str] = "poor-normalisation"
     source: ClassVar[str] = SOURCE
     about: ClassVar[str] = "With layer normalisation neurons rotate unevenly under SGDM; controlled rotation helps."
+    statements: ClassVar[Mapping[str, str]] = {
+        "better": "RE Fig. 5 left: with layer normalisation RV-SGDM is better than SGDM, at its best lr and others",
+        "uneven": "RE section 3: with layer normalisation SGDM rotates neurons less evenly; its variant does not",
+    }
 
     def trials(self, preset: str) -> list[Trial]:
         """Both optimizers at every lr."""
@@ -109,13 +113,13 @@ def _claims(settings: Mapping[Setting, list[Done]], turning: Mapping[Setting, Ma
     tops = {name: best(sweep, METRIC) for name, sweep in sweeps.items()}
     plain, turned = tops[PLAIN], tops[VARIANT]
     if plain is not None and turned is not None:
-        found.append(Claim("best", SOURCE, "accuracy of RV-SGDM less SGDM's, each at its best lr", 0.0,
+        found.append(Claim("better/best", SOURCE, "accuracy of RV-SGDM less SGDM's, each at its best lr", 0.0,
                            gap(settings[turned], settings[plain], METRIC), "above"))  # fmt: skip
     for norm, name, lr in sorted(sweeps[VARIANT]):
         both = gap(settings[norm, name, lr], settings.get((norm, PLAIN, lr), []), METRIC)
         if both.count:
             found.append(
-                Claim(f"lr-{lr:g}", SOURCE, f"accuracy of RV-SGDM less SGDM's at lr {lr:g}", 0.0, both, "above")
+                Claim(f"better/lr-{lr:g}", SOURCE, f"accuracy of RV-SGDM less SGDM's at lr {lr:g}", 0.0, both, "above")
             )
     for lr in sorted({k[2] for k in settings if k[0] == "batch"}):
         layer, batch, even = ("layer", PLAIN, lr), ("batch", PLAIN, lr), ("layer", VARIANT, lr)
@@ -126,9 +130,9 @@ def _claims(settings: Mapping[Setting, list[Done]], turning: Mapping[Setting, Ma
 
         of = f"spread of rotation over neurons at lr {lr:g}"
         found += [
-            Claim("uneven", "RE section 3", f"{of}, SGDM with layer over with batch normalisation", 1.0,
+            Claim("uneven/layer", "RE section 3", f"{of}, SGDM with layer over with batch normalisation", 1.0,
                   ratio(layer, batch), "above"),
-            Claim("even", "RE section 3", f"{of}, layer normalisation, RV-SGDM over SGDM", 1.0, ratio(even, layer),
-                  "below"),
+            Claim("uneven/variant", "RE section 3", f"{of}, layer normalisation, RV-SGDM over SGDM", 1.0,
+                  ratio(even, layer), "below"),
         ]  # fmt: skip
     return found

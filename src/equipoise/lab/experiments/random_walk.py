@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, final
 
@@ -59,6 +59,10 @@ class RandomWalk(Experiment):
     name: ClassVar[str] = "random-walk"
     source: ClassVar[str] = "RE Fig. 8, Table 1, appendix J"
     about: ClassVar[str] = "Norm and rotation that random walks settle at; AdamW balances neurons, Adam + L2 does not."
+    statements: ClassVar[Mapping[str, str]] = {
+        "table": "RE Table 1: norm and rotation that random walks settle at, by optimizer",
+        "balance": "RE Fig. 8: where gradients differ in size, AdamW rotates neurons alike, and Adam + L2 does not",
+    }
 
     def trials(self, preset: str) -> list[Trial]:
         """Every optimizer and seed."""
@@ -97,7 +101,7 @@ class RandomWalk(Experiment):
             rows.append(row)
             if name in CLAIMED:
                 claims += [
-                    Claim(f"{name}-{what}", CLAIMED[name], f"{what} of {name}, over RE's", 1.0,
+                    Claim(f"table/{name}-{what}", CLAIMED[name], f"{what} of {name}, over RE's", 1.0,
                           row[f"{what} / small_step"])
                     for what in ("norm", "rotation")
                 ]  # fmt: skip
@@ -195,9 +199,9 @@ def _balance(walks: dict[str, list[_Walk]]) -> list[Claim]:
     adamw, l2 = ([w.spread for w in walks[name]] for name in ("adamw", "adam_l2"))
     times = [b / a for a, b in zip(adamw, l2, strict=False)]
     return [
-        Claim("adamw-balanced", "RE Fig. 8", "spread of AdamW's rotation over neurons (0: all alike)", 0.0,
+        Claim("balance/adamw", "RE Fig. 8", "spread of AdamW's rotation over neurons (0: all alike)", 0.0,
               Stat.of(adamw)),
-        Claim("adam-l2-unbalanced", "RE Fig. 8", "spread of Adam + L2's rotation over AdamW's", 2.0, Stat.of(times),
+        Claim("balance/adam-l2", "RE Fig. 8", "spread of Adam + L2's rotation over AdamW's", 2.0, Stat.of(times),
               "above"),
     ]  # fmt: skip
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, final
 
@@ -54,6 +54,11 @@ class ScaleSensitive(Experiment):
     name: ClassVar[str] = "scale-sensitive"
     source: ClassVar[str] = "RE Fig. 11, appendix L"
     about: ClassVar[str] = "Without normalisation gradients have a radial part; does λ + λ_u predict norm and rotation?"
+    statements: ClassVar[Mapping[str, str]] = {
+        "normalised": "RE Fig. 11: with weights standardised or normalised there is no radial part; Table 1 holds",
+        "radial": "RE Fig. 11: in a VGG without normalisation gradients have a radial part, which grows over training",
+        "effective": "RE Fig. 11: with λ + λ_u for λ, Table 1 predicts the norm and rotation of scale-sensitive layers",
+    }
 
     def trials(self, preset: str) -> list[Trial]:
         """Three networks at a constant learning rate."""
@@ -244,21 +249,24 @@ def _claims(found: dict[str, list[_Network]], rows: Sequence[dict[str, Any]]) ->
         if name in table:
             key, row = name.replace(" ", "-"), table[name]
             claims += [
-                Claim(f"{key}-radial", fig, f"largest |λ_u / λ| of a layer, {name}", 0.0, row["largest |λ_u / λ|"]),
-                Claim(f"{key}-rotation", fig, f"rotation over RE's, {name}", 1.0, row["rotation / RE"], tolerance=0.1),
-                Claim(f"{key}-norm", fig, f"norm over RE's, {name}", 1.0, row["norm / RE"], tolerance=0.1),
+                Claim(f"normalised/{key}-radial", fig, f"largest |λ_u / λ| of a layer, {name}", 0.0,
+                      row["largest |λ_u / λ|"]),
+                Claim(f"normalised/{key}-rotation", fig, f"rotation over RE's, {name}", 1.0, row["rotation / RE"],
+                      tolerance=0.1),
+                Claim(f"normalised/{key}-norm", fig, f"norm over RE's, {name}", 1.0, row["norm / RE"], tolerance=0.1),
             ]  # fmt: skip
     if "plain" in table:
         row, networks = table["plain"], found["plain"]
         better = Stat.of([n.error(effective=False) - n.error(effective=True) for n in networks])
         claims += [
-            Claim("plain-radial", fig, "largest |λ_u / λ| of a layer, plain", 0.1, row["largest |λ_u / λ|"], "above"),
-            Claim("plain-growth", fig, "growth of |λ_u / λ| over training, plain", 0.0,
+            Claim("radial/size", fig, "largest |λ_u / λ| of a layer, plain", 0.1, row["largest |λ_u / λ|"], "above"),
+            Claim("radial/growth", fig, "growth of |λ_u / λ| over training, plain", 0.0,
                   Stat.of([n.growth for n in networks]), "above"),
-            Claim("plain-rotation", fig, "rotation over RE's with λ_e, plain", 1.0, row["rotation / RE with λ_e"],
+            Claim("effective/rotation", fig, "rotation over RE's with λ_e, plain", 1.0, row["rotation / RE with λ_e"],
                   tolerance=0.1),
-            Claim("plain-norm", fig, "norm over RE's with λ_e, plain", 1.0, row["norm / RE with λ_e"], tolerance=0.1),
-            Claim("plain-better", fig, "error |log| of rotation with λ less that with λ_e, plain", 0.0, better,
+            Claim("effective/norm", fig, "norm over RE's with λ_e, plain", 1.0, row["norm / RE with λ_e"],
+                  tolerance=0.1),
+            Claim("effective/better", fig, "error |log| of rotation with λ less that with λ_e, plain", 0.0, better,
                   "above"),
         ]  # fmt: skip
     return claims

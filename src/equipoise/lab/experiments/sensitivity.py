@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, final
 
@@ -60,6 +60,9 @@ class Sensitivity(Experiment):
     name: ClassVar[str] = "sensitivity"
     source: ClassVar[str] = "RE Fig. 15"
     about: ClassVar[str] = "How much do averaging, centring and granularity of rotational variants matter?"
+    statements: ClassVar[Mapping[str, str]] = {
+        "insensitive": "RE Fig. 15: tracking, centring and granularity of rotational variants matter little",
+    }
 
     def trials(self, preset: str) -> list[Trial]:
         """Every case on both networks."""
@@ -100,7 +103,7 @@ class Sensitivity(Experiment):
             if case != list(_case(DEFAULT)):
                 label = _label(rows[-1])
                 claims.append(
-                    Claim(f"{model}-{label.replace(' ', '-').replace(',', '')}", "RE Fig. 15",
+                    Claim(f"insensitive/{model}-{label.replace(' ', '-').replace(',', '')}", "RE Fig. 15",
                           f"{rows[-1]['metric']} of the {model} over the default's: {label}", 1.0, ratio,
                           tolerance=NEAR[model])
                 )  # fmt: skip

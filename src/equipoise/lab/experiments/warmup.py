@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, final
 
@@ -52,6 +52,11 @@ class Warmup(Experiment):
     name: ClassVar[str] = "warmup"
     source: ClassVar[str] = "RE Fig. 5 right, Fig. 14"
     about: ClassVar[str] = "Baselines rotate too fast at first, and warmup helps; do rotational variants need it?"
+    statements: ClassVar[Mapping[str, str]] = {
+        "variant-better": "RE Fig. 5 right: without warmup the variant is more stable and better than the baseline",
+        "needed": "RE section 3: baselines need warmup, and their rotational variants less",
+        "fast": "RE section 3, Fig. 14: without warmup baselines rotate too fast at first, variants do not",
+    }
 
     def trials(self, preset: str) -> list[Trial]:
         """Baselines and their variants at every learning rate, with warmup and without; cosine to zero."""
@@ -159,17 +164,17 @@ def _claims(kind: str, cases: Sequence[_Case]) -> list[Claim]:
     less = [a - b for a, b in zip(need[kind], need[pair[1]], strict=True)]
     where = f"{kind}'s"
     return [
-        Claim(f"{kind}-stable", "RE Fig. 5 right",
+        Claim(f"variant-better/{kind}-stable", "RE Fig. 5 right",
               f"accuracy without warmup, {where} variant less {kind}, mean over lr", 0.0,
               Stat.of([float(a.mean()) for a in ahead]), "above"),
-        Claim(f"{kind}-best", "RE Fig. 5 right", f"accuracy without warmup at its best lr, {where} variant less {kind}",
-              0.0, Stat.of(best), "above"),
-        Claim(f"{kind}-gain", "RE section 3", f"accuracy that warmup gives {kind}, mean over lr", 0.0,
+        Claim(f"variant-better/{kind}-best", "RE Fig. 5 right",
+              f"accuracy without warmup at its best lr, {where} variant less {kind}", 0.0, Stat.of(best), "above"),
+        Claim(f"needed/{kind}-gain", "RE section 3", f"accuracy that warmup gives {kind}, mean over lr", 0.0,
               Stat.of(need[kind]), "above"),
-        Claim(f"{kind}-need", "RE section 3", f"what warmup gives {kind} less what it gives its variant", 0.0,
+        Claim(f"needed/{kind}-less", "RE section 3", f"what warmup gives {kind} less what it gives its variant", 0.0,
               Stat.of(less), "above"),
-        Claim(f"{kind}-fast", "RE section 3, Fig. 14",
+        Claim(f"fast/{kind}", "RE section 3, Fig. 14",
               f"first rotation of {kind} over equilibrium's, no warmup, largest lr", 1.0, first[kind], "above"),
-        Claim(f"{kind}-variant-first", "RE section 3", f"the same of {where} variant", 1.0, first[pair[1]],
+        Claim(f"fast/{kind}-variant", "RE section 3", f"the same of {where} variant", 1.0, first[pair[1]],
               tolerance=0.1),
     ]  # fmt: skip

@@ -1,0 +1,132 @@
+"""The ledger: every statement of the sources, what was measured of it, and whether it holds; from stored outcomes."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, final
+
+from equipoise.lab.conduct import OUTCOME
+from equipoise.lab.experiments.base import PRESETS, catalogue
+from equipoise.lab.results import Claim, Stat
+
+VERDICTS = ("holds", "holds partly", "does not hold here", "undecided", "not run")
+SEEDS = 3
+"""A claim measured over fewer seeds is not judged."""
+
+STORED = Path(__file__).parent / "stored"
+"""Outcomes that come with the package, a file for each experiment; `make evidence` writes them."""
+
+
+@final
+@dataclass(frozen=True)
+class Entry:
+    """A statement of a source, with what was measured of it.
+
+    Attributes:
+        experiment: that tests it.
+        name: of the statement, in its experiment.
+        says: what the source says.
+        claims: its parts, as measured; none where it was not run.
+        made: preset, date and versions of the outcome.
+    """
+
+    experiment: str
+    name: str
+    says: str
+    claims: Sequence[Claim] = ()
+    made: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def verdict(self) -> str:
+        """It holds where all parts agree, and partly where some do; one of `VERDICTS`.
+
+        >>> good = Claim("a/1", "RE", "norm", 1.0, Stat(1.0, 0.0, 3))
+        >>> poor = Claim("a/2", "RE", "norm", 2.0, Stat(1.0, 0.0, 3))
+        >>> [Entry("x", "a", "…", parts).verdict for parts in ([good], [good, poor], [poor], [])]
+        ['holds', 'holds partly', 'does not hold here', 'not run']
+        """
+        if not self.claims:
+            return "not run"
+        found = [claim.verdict for claim in self.claims]
+        if "agrees" in found:
+            return "holds" if set(found) == {"agrees"} else "holds partly"
+        return "does not hold here" if "differs" in found else "undecided"
+
+    @property
+    def measured(self) -> str:
+        """The number of a single part; of more, how many agree."""
+        if len(self.claims) <= 1:
+            return str(self.claims[0].measured) if self.claims else "—"
+        found = [claim.verdict for claim in self.claims]
+        counts = ", ".join(f"{found.count(v)} {v}" for v in ("agrees", "differs", "undecided") if v in found)
+        return f"{len(found)} parts: {counts}".replace("agrees", "agree").replace("differs", "differ")
+
+
+def outcomes(folder: str | os.PathLike[str] | None = None) -> dict[str, dict[str, Any]]:
+    """Stored outcomes by experiment, each of the largest preset that there is.
+
+    Args:
+        folder: with `outcome.json` files of one's own, in it or a level below. Default: those of the package.
+    """
+    if folder is None:
+        files = sorted(STORED.glob("*.json"))
+    else:
+        place = Path(folder)
+        if not place.is_dir():
+            raise ValueError(f"{place}: must be a directory with outcomes of `equipoise lab run`")
+        files = sorted([*place.glob(OUTCOME), *place.glob(f"*/{OUTCOME}")])
+    found: dict[str, dict[str, Any]] = {}
+    for file in files:
+        try:
+            content = json.loads(file.read_text(encoding="utf-8"))
+            name, rank = content["experiment"], PRESETS.index(content["preset"])
+        except (ValueError, KeyError, TypeError) as error:
+            raise ValueError(f"{file}: is no outcome of an experiment ({error})") from None
+        if name not in found or rank > PRESETS.index(found[name]["preset"]):
+            found[name] = content
+    return found
+
+
+def ledger(folder: str | os.PathLike[str] | None = None) -> list[Entry]:
+    """Every statement of every experiment, in the order of the catalogue, then of one's own.
+
+    Args:
+        folder: as in `outcomes`.
+    """
+    have = outcomes(folder)
+    says = {name: dict(content.get("statements", {})) for name, content in have.items()}
+    known = {name: dict(experiment.statements) for name, experiment in catalogue().items()}
+    return [
+        Entry(experiment, name, text, *_parts(have.get(experiment), name))
+        for experiment, statements in (says | known).items()
+        for name, text in statements.items()
+    ]
+
+
+def ledger_rows(entries: Sequence[Entry]) -> list[dict[str, str]]:
+    """Entries as rows of words."""
+    return [
+        {
+            "experiment": e.experiment, "statement": e.says, "measured": e.measured,
+            "seeds": str(min((c.measured.count for c in e.claims), default=0) or "—"), "verdict": e.verdict,
+        }
+        for e in entries
+    ]  # fmt: skip
+
+
+def _parts(content: Mapping[str, Any] | None, name: str) -> tuple[list[Claim], dict[str, Any]]:
+    if content is None:
+        return [], {}
+    claims = [_claim(fields) for fields in content["claims"]]
+    made = {key: content[key] for key in ("preset", "date", "versions")}
+    return [c for c in claims if c.statement == name and c.measured.count >= SEEDS], made
+
+
+def _claim(fields: Mapping[str, Any]) -> Claim:
+    own: dict[str, Any] = {key: value for key, value in fields.items() if key != "verdict"}
+    own["measured"] = Stat(**fields["measured"])
+    return Claim(**own)
