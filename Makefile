@@ -37,11 +37,12 @@ types: $(READY)
 unit: $(READY)
 	$(BIN)/pytest -n auto --dist worksteal
 
-evidence: $(READY)  ## the long experiments, and the tables of the docs
+evidence: $(READY)  ## every experiment at `small`, and the tables of the docs; hours
 	$(BIN)/pytest -m evidence
 	$(BIN)/python benchmarks/theory_table.py --write
 	$(BIN)/python benchmarks/polar_table.py --write
 	$(BIN)/python benchmarks/patients.py --write
+	$(BIN)/python benchmarks/evidence.py
 
 bench: $(READY)  ## speed, as ratios against peers measured in the same run
 	for name in $(BENCHMARKS); do $(BIN)/python benchmarks/$$name.py || exit 1; done

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from json import dumps
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -9,6 +10,7 @@ import typer
 
 from equipoise.cli._out import print_rich
 from equipoise.cli._read import read_values, split
+from equipoise.theory import _check
 
 app = typer.Typer(help="Experiments that test the theory, and one's own.", no_args_is_help=True)
 
@@ -118,6 +120,37 @@ def lab_table(
     if figure is not None:
         draw_into(figure, lambda drawn: draw(outcome, drawn), salt="sweep")
     print_rich(render_outcome(outcome, done))
+
+
+@app.command("claims")
+def lab_claims(
+    folder: Annotated[
+        Path | None, typer.Argument(help="Folder of outcomes of one's own, as lab. Default: those of the package.")
+    ] = None,
+    experiment: Annotated[str | None, typer.Option(help="Of this experiment alone.")] = None,
+    verdict: Annotated[str | None, typer.Option(help="With this verdict alone, as 'does not hold here'.")] = None,
+    brief: Annotated[bool, typer.Option("--brief", help="A line for each statement, without its parts.")] = False,
+    json: Json = False,
+) -> None:
+    """Every claim of the sources: what they say, what was measured over seeds, and whether it holds.
+
+    [dim]equipoise lab claims --verdict 'does not hold here'[/dim]
+    """
+    from equipoise.lab import ledger
+
+    entries = ledger.ledger(folder)
+    if experiment is not None:
+        _check.choice("experiment", experiment, sorted({e.experiment for e in entries}))
+        entries = [e for e in entries if e.experiment == experiment]
+    if verdict is not None:
+        _check.choice("verdict", verdict, ledger.VERDICTS)
+        entries = [e for e in entries if e.verdict == verdict]
+    if json:
+        typer.echo(dumps([e.to_dict() for e in entries], indent=1, ensure_ascii=False))
+        return
+    from equipoise.lab.show import render_ledger
+
+    print_rich(render_ledger(entries, brief=brief))
 
 
 def _conduct(experiment: Any, folder: Path, figure: Path | None, json: bool, given: dict[str, Any]) -> Any:

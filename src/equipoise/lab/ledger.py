@@ -11,7 +11,7 @@ from typing import Any, final
 
 from equipoise.lab.conduct import OUTCOME
 from equipoise.lab.experiments.base import PRESETS, catalogue
-from equipoise.lab.results import Claim, Stat
+from equipoise.lab.results import Claim, Stat, markdown
 
 VERDICTS = ("holds", "holds partly", "does not hold here", "undecided", "not run")
 SEEDS = 3
@@ -65,6 +65,13 @@ class Entry:
         counts = ", ".join(f"{found.count(v)} {v}" for v in ("agrees", "differs", "undecided") if v in found)
         return f"{len(found)} parts: {counts}".replace("agrees", "agree").replace("differs", "differ")
 
+    def to_dict(self) -> dict[str, Any]:
+        """All of it, for JSON."""
+        return {
+            "experiment": self.experiment, "statement": self.name, "says": self.says, "verdict": self.verdict,
+            "claims": [claim.to_dict() for claim in self.claims], **self.made,
+        }  # fmt: skip
+
 
 def outcomes(folder: str | os.PathLike[str] | None = None) -> dict[str, dict[str, Any]]:
     """Stored outcomes by experiment, each of the largest preset that there is.
@@ -107,15 +114,36 @@ def ledger(folder: str | os.PathLike[str] | None = None) -> list[Entry]:
     ]
 
 
-def ledger_rows(entries: Sequence[Entry]) -> list[dict[str, str]]:
-    """Entries as rows of words."""
-    return [
-        {
-            "experiment": e.experiment, "statement": e.says, "measured": e.measured,
-            "seeds": str(min((c.measured.count for c in e.claims), default=0) or "—"), "verdict": e.verdict,
-        }
-        for e in entries
-    ]  # fmt: skip
+def counts(entries: Sequence[Entry]) -> str:
+    """How many statements have which verdict, in words.
+
+    >>> counts([Entry("x", "a", "…"), Entry("x", "b", "…")])
+    '2 statements: 2 not run'
+    """
+    found = [entry.verdict for entry in entries]
+    return f"{len(found)} statements: " + ", ".join(f"{found.count(v)} {v}" for v in VERDICTS if v in found)
+
+
+def evidence(entries: Sequence[Entry]) -> str:
+    """The ledger as Markdown: a section for each experiment, a row for each statement, with links to pages."""
+    parts = [f"{counts(entries)}."]
+    for name in dict.fromkeys(e.experiment for e in entries):
+        own = [e for e in entries if e.experiment == name]
+        made = next((e.made for e in own if e.made), None)
+        how = "Not run." if made is None else f"Preset `{made['preset']}`, {made['date']}, {_versions(made)}."
+        rows = [
+            {
+                "statement": e.says, "measured": e.measured,
+                "seeds": min((c.measured.count for c in e.claims), default=None), "verdict": f"**{e.verdict}**",
+            }
+            for e in own
+        ]  # fmt: skip
+        parts.append(f"## {name}\n\n[Page](lab/{name}.md). {how}\n\n{markdown(rows)}")
+    return "\n\n".join(parts)
+
+
+def _versions(made: Mapping[str, Any]) -> str:
+    return "; ".join(", ".join(f"{k} {v}" for k, v in each.items()) for each in made["versions"])
 
 
 def _parts(content: Mapping[str, Any] | None, name: str) -> tuple[list[Claim], dict[str, Any]]:

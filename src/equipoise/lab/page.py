@@ -34,10 +34,17 @@ def write_page(
     write_figure(experiment, outcome, place / f"{name}.svg")
     where = place.name if place.is_absolute() else place.as_posix()  # no path of one's own machine in a page
     repeat = f"To repeat: `equipoise lab run {command or name} --preset {preset} --page {where}`."
-    begin, end = f"<!-- begin: {name} -->", f"<!-- end: {name} -->"
-    part = f"{begin}\n{repeat}\n\n{section(outcome, done, name, preset)}\n{end}"
     page = place / f"{name}.md"
-    text = page.read_text(encoding="utf-8") if page.exists() else f"# {name}\n\n{experiment.about}\n"
+    if not page.exists():
+        page.write_text(f"# {name}\n\n{experiment.about}\n", encoding="utf-8")
+    write_marked(page, name, f"{repeat}\n\n{section(outcome, done, name, preset)}")
+    return page
+
+
+def write_marked(page: Path, name: str, content: str) -> None:
+    """Put content between a page's markers of a name, at its end where there are none; the rest is kept."""
+    begin, end = f"<!-- begin: {name} -->", f"<!-- end: {name} -->"
+    part, text = f"{begin}\n{content}\n{end}", page.read_text(encoding="utf-8")
     marked = re.compile(f"{re.escape(begin)}.*?{re.escape(end)}", flags=re.DOTALL)
     found = marked.findall(text)
     if len(found) > 1 or (not found and (begin in text or end in text)):
@@ -46,7 +53,6 @@ def write_page(
     new = page.with_suffix(".md.part")
     new.write_text(text, encoding="utf-8")
     new.replace(page)
-    return page
 
 
 def section(outcome: Outcome, done: Sequence[Done], name: str, preset: str) -> str:

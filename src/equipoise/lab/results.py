@@ -27,6 +27,8 @@ class Stat:
     >>> stat = Stat.of([1.0, 2.0, 3.0])
     >>> str(stat), round(stat.margin, 3)
     ('2.00 ± 1.00', 2.484)
+    >>> str(Stat(-0.0005, 0.009, 3)), str(Stat(1.0, 1e-8, 3))
+    ('-0.0005 ± 0.0090', '1 ± 1e-08')
     """
 
     mean: float
@@ -53,11 +55,12 @@ class Stat:
             return "—"
         if not math.isfinite(self.std):
             return f"{self.mean:.3g}"
-        # As many digits as the deviation says something about, and three of the mean at least.
-        small = min((abs(v) for v in (self.mean / 10, self.std) if v and math.isfinite(v)), default=1.0)
-        digits = min(8, max(0, 1 - math.floor(math.log10(small))))
+        # As many digits as the deviation says something about, and three of the mean where it is larger.
+        seen = (self.std,) if abs(self.mean) < self.std else (self.mean / 10, self.std)
+        small = min((abs(v) for v in seen if v and math.isfinite(v)), default=1.0)
+        digits = max(0, 1 - math.floor(math.log10(small)))
         if digits > 5:
-            return f"{self.mean:.3e} ± {self.std:.0e}"
+            return f"{self.mean:.5g} ± {self.std:.1g}"
         return f"{self.mean:.{digits}f} ± {self.std:.{digits}f}"
 
 

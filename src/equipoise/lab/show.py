@@ -7,15 +7,20 @@ from contextlib import contextmanager
 from typing import Any
 
 from rich.console import Console, Group
+from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
-from rich.table import Table
+from rich.table import Column, Table
 
 from equipoise.lab.config import Trial
 from equipoise.lab.experiments import Done, Outcome, catalogue
+from equipoise.lab.ledger import Entry, counts
 from equipoise.lab.result import Report
 from equipoise.lab.results import cell, claim_rows
 
-COLOURS = {"agrees": "green", "differs": "red", "undecided": "yellow"}
+COLOURS = {
+    "agrees": "green", "holds": "green", "holds partly": "cyan", "differs": "red", "does not hold here": "red",
+    "undecided": "yellow", "not run": "dim",
+}  # fmt: skip
 
 
 @contextmanager
@@ -56,11 +61,28 @@ def render_outcome(outcome: Outcome, done: Sequence[Done]) -> Group:
         rows = claim_rows(outcome.claims)
         table = Table(*rows[0])
         for row in rows:
-            verdict = row.pop("verdict")
-            table.add_row(*row.values(), f"[{COLOURS[verdict]}]{verdict}[/]")
+            table.add_row(*(row | {"verdict": _coloured(row["verdict"])}).values())
         parts.append(table)
     parts.append(ends(done))
     return Group(*parts)
+
+
+def render_ledger(entries: Sequence[Entry], *, brief: bool) -> Group:
+    """Statements with their verdicts by experiment and, unless brief, what was measured of each part."""
+    table = Table.grid(Column(no_wrap=True), Column(), padding=(0, 2))
+    for name in dict.fromkeys(entry.experiment for entry in entries):
+        table.add_row(f"[bold]{name}[/]", "")
+        for entry in (e for e in entries if e.experiment == name):
+            table.add_row(_coloured(entry.verdict), f"[bold]{escape(entry.says)}[/]")
+            for row in () if brief else claim_rows(entry.claims):
+                said, colour = row["source's"], _coloured(row["verdict"])
+                told = f"  {row['claim']}: {row['measured']}; said {said} ({row['source']}); {row['seeds']} seeds: "
+                table.add_row("", f"{escape(told)}{colour}")
+    return Group(table, "", counts(entries))
+
+
+def _coloured(verdict: str) -> str:
+    return f"[{COLOURS[verdict]}]{verdict}[/]"
 
 
 def ends(done: Sequence[Done]) -> str:

@@ -112,7 +112,7 @@ class Assumptions(Experiment):
             shown = []
             for name, network in outcome.curves.items():
                 layers = [_smooth(c[measure]) for c in network.curves.values()]
-                few = slice(None, None, max(1, len(network.steps) // 200))  # smooth as they are, these show them
+                few = slice(None, None, max(1, len(network.steps) // 50))  # smooth as they are, these show them
                 for layer in layers:
                     axis.plot(network.steps[few], layer[few], color=colours[name], lw=0.5, alpha=0.4)
                 axis.plot(network.steps[few], np.mean(layers, 0)[few], color=colours[name], lw=2, label=name)

@@ -153,6 +153,11 @@ class _Case:
         return self.steps > LATE * self.steps[-1]
 
     @property
+    def moving(self) -> NDArray[np.bool_]:
+        """Late steps that moved something: where all is learnt to the last bit, there is no gradient left."""
+        return self.late & (self.effective > 0)
+
+    @property
     def note_update(self) -> float:
         """The note's U: 1, √(number of weights), √(smaller side)."""
         rows, columns = self.shape
@@ -174,7 +179,7 @@ class _Case:
         return effective_lr(self.steps - 1, **self._given)  # before the step, as it is measured
 
     def _ratio(self, measured: Array, expected: Array) -> float:
-        return float(np.exp(np.log(measured / expected)[self.late].mean()))
+        return float(np.exp(np.log((measured / expected)[self.moving]).mean()))
 
     @property
     def over_note(self) -> float:
@@ -191,7 +196,7 @@ class _Case:
     @property
     def slope(self) -> float:
         """Of log effective lr over log t, late: −½ without decay, 0 with it."""
-        return float(np.polyfit(np.log(self.steps[self.late]), np.log(self.effective[self.late]), 1)[0])
+        return float(np.polyfit(np.log(self.steps[self.moving]), np.log(self.effective[self.moving]), 1)[0])
 
     def _forecast(self) -> Forecast:
         t = self.trial

@@ -1,0 +1,45 @@
+"""Run every experiment of the lab, write its page and its outcome, and the ledger of claims: docs/evidence.md.
+
+Trials lie in `lab/NAME-PRESET` and are not run again, so that a killed run goes on. `--only` takes some alone.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from pathlib import Path
+
+from equipoise.lab.conduct import OUTCOME, conduct
+from equipoise.lab.experiments import PRESETS, catalogue, find
+from equipoise.lab.ledger import STORED, evidence, ledger
+from equipoise.lab.page import write_marked, write_page
+from equipoise.lab.show import bars
+
+DOCS = Path("docs")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--preset", choices=PRESETS, default="small")
+    parser.add_argument("--output", type=Path, default=Path("lab"), help="folder of trials")
+    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument(
+        "--only", nargs="*", choices=list(catalogue()), help="these experiments alone; none: the ledger"
+    )
+    given = parser.parse_args()
+    for name in catalogue() if given.only is None else given.only:
+        experiment, folder = find(name), given.output / f"{name}-{given.preset}"
+        began = time.perf_counter()
+        with bars() as report:
+            outcome, done = conduct(
+                experiment, folder, preset=given.preset, workers=given.workers or None, report=report
+            )
+        write_page(experiment, outcome, done, DOCS / "lab", preset=given.preset)
+        STORED.mkdir(exist_ok=True)
+        (STORED / f"{name}.json").write_bytes((folder / OUTCOME).read_bytes())
+        print(f"{name}: {len(done)} trials, {time.perf_counter() - began:.0f} s")
+    write_marked(DOCS / "evidence.md", "evidence", evidence(ledger()))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,147 @@
+"""The ledger of claims: from stored outcomes alone, with a verdict for every statement."""
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from equipoise.cli import app
+from equipoise.lab.conduct import OUTCOME, conduct
+from equipoise.lab.experiments import catalogue, find
+from equipoise.lab.ledger import SEEDS, VERDICTS, Entry, evidence, ledger, outcomes
+from equipoise.lab.results import Claim, Stat
+
+OWN = '''
+from equipoise.lab.config import Trial
+from equipoise.lab.experiments import Experiment, Outcome
+from equipoise.lab.results import Claim, Stat
+
+
+class Own(Experiment):
+    """Few steps learn something, and not all."""
+
+    name, source, about = "own", "me", "Is it learnt?"
+    statements = {"learns": "me: it learns", "perfect": "me: it makes no errors", "later": "me: not measured"}
+
+    def trials(self, preset):
+        return [Trial(lr=3e-3, steps=20, seed=s) for s in range(1 if preset == "smoke" else 3)]
+
+    def analyse(self, done):
+        found = Stat.of([d.result.metrics["test_accuracy"] for d in done])
+        return Outcome(
+            [{"accuracy": found}],
+            [
+                Claim("learns/some", "me", "accuracy", 0.15, found, "above"),
+                Claim("learns/most", "me", "accuracy", 0.999, found, "above"),
+                Claim("perfect", "me", "accuracy", 1.0, found, tolerance=0.0),
+            ],
+        )
+
+    def draw(self, outcome, figure):
+        figure.subplots()
+'''
+
+
+def run(tmp_path: Path, preset: str) -> None:
+    (tmp_path / "own.py").write_text(OWN)
+    conduct(find(str(tmp_path / "own.py")), tmp_path / f"lab/own-{preset}", preset=preset)
+
+
+def own(tmp_path: Path) -> dict[str, Entry]:
+    return {e.name: e for e in ledger(tmp_path / "lab") if e.experiment == "own"}
+
+
+def test_ones_own_outcome_makes_entries_of_the_largest_preset(tmp_path: Path) -> None:
+    run(tmp_path, "smoke")
+    assert {e.verdict for e in own(tmp_path).values()} == {"not run"}, "one seed is not enough"
+    run(tmp_path, "small")
+    entries = own(tmp_path)
+    assert {n: e.verdict for n, e in entries.items()} == {
+        "learns": "holds partly", "perfect": "does not hold here", "later": "not run",
+    }  # fmt: skip
+    assert entries["learns"].measured == "2 parts: 1 agree, 1 differ"
+    assert entries["perfect"].made["preset"] == "small"
+    stored = outcomes(tmp_path / "lab")["own"]
+    assert stored["config"]["lr"] == 3e-3
+    assert [t["config"] for t in stored["trials"]] == [{"seed": s} for s in range(3)]
+    assert {v["torch"] for v in stored["versions"]} == {__import__("torch").__version__}
+
+
+def test_what_is_stored_belongs_to_the_experiments() -> None:
+    """A stored claim whose statement was renamed would vanish from the ledger."""
+    known, stored = catalogue(), outcomes()
+    assert stored.keys() <= known.keys()
+    for name, content in stored.items():
+        names = {claim["name"].partition("/")[0] for claim in content["claims"]}
+        assert names <= known[name].statements.keys(), name
+        assert content["config"]
+        assert content["versions"]
+        assert content["date"]
+        keys = {t.key for t in known[name]().trials(content["preset"])}
+        assert {t["key"] for t in content["trials"]} <= keys, f"{name}: its trials have changed since; run it again"
+
+
+def test_every_experiment_makes_statements() -> None:
+    for name, experiment in catalogue().items():
+        assert experiment.statements, name
+        for text in experiment.statements.values():
+            assert ": " in text, f"{name}: a statement begins with its source: {text}"
+
+
+def test_the_page_is_what_the_ledger_says() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "evidence.md").read_text()
+    inner = page.split("<!-- begin: evidence -->\n")[1].split("\n<!-- end: evidence -->")[0]
+    assert inner == evidence(ledger())
+
+
+@pytest.mark.parametrize(
+    ("means", "verdict"),
+    [
+        ((1.0, 1.0), "holds"), ((1.0, 2.0), "holds partly"), ((2.0, 2.0), "does not hold here"),
+        ((2.0, 1.05), "does not hold here"), ((1.05, 1.05), "undecided"), ((1.0, 1.05), "holds partly"),
+        ((), "not run"),
+    ],
+)  # fmt: skip
+def test_parts_are_judged_together(means: tuple[float, ...], verdict: str) -> None:
+    parts = [Claim(f"a/{i}", "RE", "x", 1.0, Stat(mean, 0.01, SEEDS)) for i, mean in enumerate(means)]
+    entry = Entry("x", "a", "…", parts)
+    assert entry.verdict == verdict
+    assert verdict in VERDICTS
+
+
+def test_the_command(tmp_path: Path) -> None:
+    run(tmp_path, "small")
+    call = CliRunner().invoke
+    shown = call(app, ["lab", "claims", str(tmp_path / "lab"), "--experiment", "own"])
+    assert shown.exit_code == 0
+    for word in ("it learns", "holds partly", "does not hold", "not run", "3 statements"):
+        assert word in shown.output
+    listed = json.loads(
+        call(app, ["lab", "claims", str(tmp_path / "lab"), "--json", "--verdict", "holds partly"]).output
+    )
+    assert [(e["experiment"], e["statement"], len(e["claims"])) for e in listed] == [("own", "learns", 2)]
+    brief = call(app, ["lab", "claims", "--brief"])
+    assert brief.exit_code == 0
+    assert "random-walk" in brief.output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--verdict", "true"], "verdict = 'true': must be one of"),
+        (["--experiment", "walks"], "experiment = 'walks': must be one of"),
+        (["nowhere"], "nowhere: must be a directory"),
+    ],
+)
+def test_wrong_input(arguments: list[str], said: str) -> None:
+    result = CliRunner().invoke(app, ["lab", "claims", *arguments])
+    assert result.exit_code != 0
+    assert said in result.output or said in str(result.exception)
+
+
+def test_a_broken_outcome_is_named(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / OUTCOME).write_text("{}")
+    with pytest.raises(ValueError, match=r"a/outcome.json: is no outcome"):
+        outcomes(tmp_path)
