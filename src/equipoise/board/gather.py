@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from equipoise.board.predict import predicted
-from equipoise.board.words import worst_first
+from equipoise.board.words import loss_of, worst_first
 from equipoise.monitor.layout import Column, TensorInfo
 from equipoise.monitor.run import Run
 from equipoise.monitor.tables import Table
@@ -232,7 +232,8 @@ def _logged(run: Run, columns: set[Column], start: float, points: int = 800) -> 
         return Curves(np.empty(0), np.empty(0))
     table = thin(run.table(mine, kind=kind, points=16 * points), points)
     names = [c.quantity for c in table.columns]
-    order = sorted(range(len(names)), key=lambda i: (names[i] != "loss", i))[:12]
+    first = loss_of(names)
+    order = sorted(range(len(names)), key=lambda i: (names[i] != first, i))[:12]
     parts = ({names[i]: part[:, i] for i in order} for part in (table.values, table.low, table.high))
     return Curves(table.steps, table.times - start, *parts, end=_end(table))
 

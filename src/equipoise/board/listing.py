@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import os
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from equipoise.board.words import loss_of
 from equipoise.monitor.layout import Column
 from equipoise.monitor.run import Run
 from equipoise.monitor.schema import FILE, RunError
@@ -20,6 +23,11 @@ MOST = 5000
 """Runs that are listed."""
 
 SPARK = 40
+OUTCOME, FIGURE = "outcome.json", "figure.svg"
+"""What `equipoise lab run` leaves in an experiment's folder."""
+
+LARGEST = 20_000_000
+"""Bytes of an outcome or a figure that are read."""
 
 
 class Runs:
@@ -37,6 +45,7 @@ class Runs:
         if not self.root.is_dir():
             raise ValueError(f"directory = {str(root)!r}: must be a directory; give the one that holds runs")
         self._known: dict[str, tuple[Any, dict[str, Any]]] = {}
+        self._outcomes: dict[str, tuple[Any, dict[str, Any]]] = {}
 
     def path(self, name: str) -> Path:
         """The directory of a run.
@@ -59,32 +68,74 @@ class Runs:
 
     def names(self) -> list[str]:
         """Every run, by its path from the root; "." where the root is one."""
-        found = []
+        return self.walk()[0]
+
+    def walk(self) -> tuple[list[str], list[str]]:
+        """Every run, and every outcome of an experiment."""
+        runs: list[str] = []
+        outcomes: list[str] = []
         for folder, folders, files in os.walk(self.root, followlinks=False):
             here = Path(folder)
             if len(here.relative_to(self.root).parts) >= DEPTH:
                 folders.clear()
             folders[:] = sorted(f for f in folders if not f.startswith("."))
+            name = here.relative_to(self.root).as_posix()
+            if OUTCOME in files and len(outcomes) < MOST:
+                outcomes.append(name)
             if FILE in files:
-                name = here.relative_to(self.root).as_posix()
                 try:
                     self.path(name)
                 except RunError:
                     continue
-                found.append(name)
-                if len(found) >= MOST:
+                runs.append(name)
+                if len(runs) >= MOST:
                     break
-        return found
+        return runs, outcomes
 
-    def table(self, seconds: float = 0.5) -> list[dict[str, Any]]:
+    def outcomes(self, names: Sequence[str]) -> list[dict[str, Any]]:
+        """A line for each experiment: its name, preset, date, and how many claims came out how."""
+        lines = []
+        for name in names:
+            mark = _mark(self.root / name / OUTCOME)
+            if self._outcomes.get(name, (None,))[0] != mark:
+                self._outcomes[name] = (mark, self._line(name))
+            lines.append(self._outcomes[name][1])
+        return lines
+
+    def _line(self, name: str) -> dict[str, Any]:
+        try:
+            outcome = self.outcome(name)
+        except RunError as error:
+            return {"name": name, "error": str(error)}
+        return {"name": name} | {k: outcome[k] for k in ("experiment", "preset", "date", "verdicts")}
+
+    def outcome(self, name: str) -> dict[str, Any]:
+        """What is stored of an experiment, and its figure.
+
+        Raises:
+            RunError: there is none under the root, or it cannot be read.
+        """
+        try:
+            folder = (self.root / name).resolve()
+            file, figure = ((folder / part).resolve() for part in (OUTCOME, FIGURE))
+            if not (self._inside(file) and file.is_file() and self._inside(figure)):
+                raise RunError(f"outcome = {name!r}: there is no such experiment here; go back to the list")
+            return read_outcome(file, figure)
+        except (OSError, RuntimeError, ValueError, KeyError, TypeError, AttributeError) as error:
+            if isinstance(error, RunError):
+                raise
+            raise RunError(f"outcome = {name!r}: cannot be read ({type(error).__name__})") from None
+
+    def table(self, seconds: float = 0.5, names: Sequence[str] | None = None) -> list[dict[str, Any]]:
         """A line for each run; those that there was no time for have only a name, and come with later calls.
 
         Args:
             seconds: how long runs may be opened.
+            names: of the runs. Default: all.
         """
         end = time.monotonic() + seconds
         now, lines = time.time(), []
-        for name in self.names():
+        for name in self.names() if names is None else names:
             path = self.root / name
             mark = signature(path)
             old = self._known.get(name)
@@ -97,16 +148,35 @@ class Runs:
         return lines
 
 
+def read_outcome(file: Path, figure: Path) -> dict[str, Any]:
+    """What a page shows of an outcome: words alone, the figure as it is."""
+    if max(file.stat().st_size, figure.stat().st_size if figure.is_file() else 0) > LARGEST:
+        raise ValueError("too large")
+    stored = json.loads(file.read_text(encoding="utf-8"))
+    shown = stored["shown"]
+    tables = {part: [{str(k): str(v) for k, v in row.items()} for row in shown[part]] for part in ("rows", "claims")}
+    verdicts: dict[str, int] = {}
+    for row in tables["claims"]:
+        verdicts[row["verdict"]] = verdicts.get(row["verdict"], 0) + 1
+    words = {key: str(stored[key]) for key in ("experiment", "source", "preset", "date")}
+    trials = [{"key": str(t["key"]), "status": str(t["status"])} for t in stored["trials"]]
+    picture = figure.read_bytes() if figure.is_file() else b""
+    return words | tables | {"verdicts": verdicts, "trials": trials, "ends": str(shown["ends"]), "figure": picture}
+
+
 def signature(path: Path) -> tuple[Any, ...]:
     """Changes when a run's file does; begins with the time of the last change."""
-    found: list[Any] = []
-    for name in (FILE, f"{FILE}-wal"):
-        try:
-            stat = (path / name).stat()
-            found.append((stat.st_mtime, stat.st_size))
-        except OSError:
-            found.append((0.0, 0))
+    found = [_mark(path / name) for name in (FILE, f"{FILE}-wal")]
     return (max(t for t, _ in found), *found)
+
+
+def _mark(file: Path) -> tuple[float, int]:
+    try:
+        stat = file.stat()
+    except OSError:
+        return 0.0, 0
+    # An empty log beside a file is left by who reads it.
+    return (stat.st_mtime, stat.st_size) if stat.st_size else (0.0, 0)
 
 
 def describe(path: Path) -> dict[str, Any]:
@@ -123,7 +193,8 @@ def _describe(run: Run) -> dict[str, Any]:
     if "optimizer" in run.meta:
         found["optimizer"] = str(run.meta["optimizer"])
     columns = set(run.columns)
-    loss = Column("loss") if Column("loss") in columns else None
+    name = loss_of(c.quantity for c in columns if c.tensor is None)
+    loss = Column(name) if name is not None else None
     any_column = loss or next((c for c in columns if c.quantity in ("rotation", "norm")), None)
     if any_column is not None:
         series = run.table([any_column], kind="log" if loss is not None and "log" in run.kinds else "main", points=64)

@@ -14,7 +14,7 @@ from equipoise.board.heatmap import heatmap
 from equipoise.board.layers import axis_data, layers_data, lines_figure
 from equipoise.board.memory_view import memory_data, remembered
 from equipoise.board.page import Section
-from equipoise.board.words import count, duration, number, tally
+from equipoise.board.words import count, duration, loss_of, number, tally
 from equipoise.theory import Memory
 
 AGAINST = {"forecast": "the forecast", "layers": "the median layer", "own": "its own median"}
@@ -94,7 +94,7 @@ def notes(data: RunData, found: Memory | None) -> dict[str, Any]:
 def sentence(data: RunData) -> str:
     """The state of the run in one sentence."""
     took = duration(data.seconds)
-    loss = data.logged.values.get("loss")
+    loss = data.logged.values.get(loss_of(data.logged.values) or "")
     finite = loss[np.isfinite(loss)] if loss is not None else []
     level = f", loss {number(float(finite[-1]), 4)}" if len(finite) else ""
     if not data.last:

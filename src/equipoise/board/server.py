@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import functools
 import json
 import logging
@@ -26,6 +27,7 @@ from equipoise._version import __version__
 from equipoise.board.listing import Runs
 from equipoise.board.live import PAGES, guarded, prepare
 from equipoise.board.page import BOKEH, scripts, style, templates
+from equipoise.monitor.schema import RunError
 
 HERE = ("127.0.0.1", "localhost", "[::1]")
 """Names of this machine, from itself."""
@@ -76,21 +78,38 @@ class Left(logging.Filter):
         return not any(code.name == "session" and code.filename == connection.__file__ for code in last)
 
 
+def _plain(template: str, title: str, *names: str, **more: Any) -> str:
+    """A page without figures of Bokeh."""
+    given = {"live": True, "bokeh_js": "", "css": style(), "scripts": scripts("core", *names), "version": __version__}
+    return templates().get_template(template).render(title=title, **given, **more)
+
+
 class _List(RequestHandler):
     """The page that lists runs."""
 
     def get(self) -> None:
-        page = templates().get_template("list.html")
-        self.finish(
-            page.render(
-                live=True,
-                title="Runs · equipoise",
-                bokeh_js="",
-                css=style(),
-                scripts=scripts("core", "listing"),
-                version=__version__,
-            )
-        )
+        self.finish(_plain("list.html", "Runs · equipoise", "listing"))
+
+
+class _Outcome(RequestHandler):
+    """The page of an experiment."""
+
+    def initialize(self, runs: Runs) -> None:
+        self._runs = runs
+
+    async def get(self) -> None:
+        name = self.get_query_argument("at", ".")
+        outcome: dict[str, Any]
+        try:
+            outcome = await asyncio.to_thread(self._runs.outcome, name)
+        except RunError as error:
+            self.set_status(404)
+            outcome = {"experiment": name, "error": str(error)}
+        # As an image an SVG runs no script and loads nothing.
+        figure = base64.b64encode(outcome.pop("figure", b"")).decode()
+        given = {"outcome": outcome, "error": outcome.get("error"), "figure": figure}
+        given["at"] = "" if name == "." else f"{name}/"
+        self.finish(_plain("outcome.html", f"{outcome['experiment']} · equipoise", "start", **given))
 
 
 class _Table(RequestHandler):
@@ -100,9 +119,13 @@ class _Table(RequestHandler):
         self._runs = runs
 
     async def get(self) -> None:
-        lines = await asyncio.to_thread(self._runs.table)
+        found = await asyncio.to_thread(self._look)
         self.set_header("Cache-Control", "no-store")
-        self.finish(json.dumps({"runs": lines}))
+        self.finish(json.dumps(found))
+
+    def _look(self) -> dict[str, Any]:
+        names, outcomes = self._runs.walk()
+        return {"runs": self._runs.table(names=names), "outcomes": self._runs.outcomes(outcomes)}
 
 
 class Board:
@@ -120,7 +143,11 @@ class Board:
         names = [*HERE, f"[{host}]" if ":" in host else host, *allow]
         hosts = {n.lower() if ":" in n.rpartition("]")[2] else f"{n.lower()}:{port}" for n in names}
         apps = {p: Application(FunctionHandler(guarded(build, runs))) for p, build in PAGES.items()}
-        patterns: list[Any] = [(r"/?", _List), (r"/api/runs", _Table, {"runs": runs})]
+        patterns: list[Any] = [
+            (r"/?", _List),
+            (r"/api/runs", _Table, {"runs": runs}),
+            (r"/outcome", _Outcome, {"runs": runs}),
+        ]
         tornado = _Guarded(
             apps, extra_patterns=patterns, extra_websocket_origins=sorted(hosts), use_index=False,
             websocket_max_message_size_bytes=1 << 20, unused_session_lifetime_milliseconds=15_000,

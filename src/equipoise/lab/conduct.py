@@ -6,6 +6,7 @@ import dataclasses
 import json
 import os
 from collections.abc import Callable, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +17,11 @@ from equipoise.lab.config import Trial
 from equipoise.lab.data import Data
 from equipoise.lab.experiments.base import PRESETS, Done, Experiment, Outcome
 from equipoise.lab.result import Report, Result
+from equipoise.lab.results import cell, claim_rows, ends
 from equipoise.theory import _check
 
-OUTCOME = "outcome.json"
+OUTCOME, FIGURE = "outcome.json", "figure.svg"
+"""What the board shows of an experiment."""
 
 
 def conduct(
@@ -28,7 +31,7 @@ def conduct(
     """Run all trials of an experiment that are not done yet, and say what came of it.
 
     One that fails is recorded and does not stop the rest; it is tried again the next time. The folder has a directory
-    for each trial, named by its key, and `outcome.json`.
+    for each trial, named by its key, `outcome.json`, and `figure.svg` where there is matplotlib.
 
     Args:
         experiment: what to run.
@@ -52,6 +55,8 @@ def conduct(
     done = [Done(result, place / result.trial.key) for result in results]
     outcome = experiment.analyse(done)
     store(experiment, preset, outcome, done, place)
+    if find_spec("matplotlib") is not None:
+        write_figure(experiment, outcome, place / FIGURE)
     return outcome, done
 
 
@@ -79,6 +84,10 @@ def store(experiment: Experiment, preset: str, outcome: Outcome, done: Sequence[
         "versions": [dict(v) for v in sorted({tuple(d.result.versions.items()) for d in done})],
         "rows": [{k: _plain(v) for k, v in row.items()} for row in outcome.rows],
         "claims": [claim.to_dict() for claim in outcome.claims], "config": shared,
+        "shown": {  # in words, for pages
+            "rows": [{k: cell(v) for k, v in row.items()} for row in outcome.rows],
+            "claims": claim_rows(outcome.claims), "ends": ends([d.result for d in done]),
+        },
         "trials": [
             {"key": d.trial.key, "status": d.result.status, "seconds": round(d.result.seconds, 1), "config": differs}
             for d, differs in zip(done, own, strict=True)

@@ -9,8 +9,7 @@ from pathlib import Path
 
 from equipoise.lab.conduct import write_figure
 from equipoise.lab.experiments.base import Done, Experiment, Outcome
-from equipoise.lab.results import claim_rows, markdown
-from equipoise.lab.show import ends
+from equipoise.lab.results import claim_rows, ends, markdown
 
 
 def write_page(
@@ -62,8 +61,8 @@ def section(outcome: Outcome, done: Sequence[Done], name: str, preset: str) -> s
     dates = sorted({d.result.date for d in done})
     date = dates[0] if len(dates) == 1 else f"{dates[0]} to {dates[-1]}" if dates else "—"
     parts = [
-        f"Preset `{preset}`; seeds {', '.join(map(str, seeds))}; {date}; {'; '.join(made)}. {ends(done)}. "
-        "± is the standard deviation of a single seed.",
+        f"Preset `{preset}`; seeds {', '.join(map(str, seeds))}; {date}; {'; '.join(made)}. "
+        f"{ends([d.result for d in done])}. ± is the standard deviation of a single seed.",
         f"![{name}]({name}.svg)",
         markdown(outcome.rows),
         markdown(claim_rows(outcome.claims)),

@@ -177,6 +177,13 @@ def markdown(rows: Sequence[Mapping[str, Any]]) -> str:
     )
 
 
+def ends(results: Sequence[Result]) -> str:
+    """How many trials ended how, and what they took."""
+    found = [r.status for r in results]
+    counts = ", ".join(f"{found.count(s)} {s}" for s in ("finished", "diverged", "failed") if s in found)
+    return f"{len(found)} trials: {counts}; {sum(r.seconds for r in results):.0f} s of training"
+
+
 def cell(value: Any) -> str:
     """A value of a table as text."""
     return f"{value:.4g}" if isinstance(value, float) else "" if value is None else str(value)

@@ -15,7 +15,7 @@ from equipoise.lab.config import Trial
 from equipoise.lab.experiments import Done, Outcome, catalogue
 from equipoise.lab.ledger import Entry, counts
 from equipoise.lab.result import Report
-from equipoise.lab.results import cell, claim_rows
+from equipoise.lab.results import cell, claim_rows, ends
 
 COLOURS = {
     "agrees": "green", "holds": "green", "holds partly": "cyan", "differs": "red", "does not hold here": "red",
@@ -63,7 +63,7 @@ def render_outcome(outcome: Outcome, done: Sequence[Done]) -> Group:
         for row in rows:
             table.add_row(*(row | {"verdict": _coloured(row["verdict"])}).values())
         parts.append(table)
-    parts.append(ends(done))
+    parts.append(ends([d.result for d in done]))
     return Group(*parts)
 
 
@@ -83,11 +83,3 @@ def render_ledger(entries: Sequence[Entry], *, brief: bool) -> Group:
 
 def _coloured(verdict: str) -> str:
     return f"[{COLOURS[verdict]}]{verdict}[/]"
-
-
-def ends(done: Sequence[Done]) -> str:
-    """How many trials ended how, and what they took."""
-    found = [d.result.status for d in done]
-    seconds = sum(d.result.seconds for d in done)
-    counts = ", ".join(f"{found.count(s)} {s}" for s in ("finished", "diverged", "failed") if s in found)
-    return f"{len(done)} trials: {counts}; {seconds:.0f} s of training"

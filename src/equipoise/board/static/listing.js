@@ -29,8 +29,15 @@
     const box = EQ.el("input", { type: "checkbox", checked: chosen.has(r.name), "aria-label": `compare ${r.name}`, onchange: (e) => { e.target.checked ? chosen.add(r.name) : chosen.delete(r.name); button(); } });
     const odd = EQ.el("td", {}, ...Object.entries(r.findings ?? {}).filter(([, n]) => n).map(([s, n]) => EQ.el("span", { class: `count ${["error", "warning"].includes(s) ? s : "info"}`, title: s }, `${n} ${s === "info" ? "note" : s}${n > 1 ? "s" : ""}`)));
     const state = r.status ? EQ.el("span", { class: "pill", "data-status": r.status }, r.status) : "…";
-    return EQ.el("tr", {}, EQ.el("td", {}, box), EQ.el("td", {}, EQ.el("a", { href: "run" + address([r.name]) }, r.name), r.error ? EQ.el("div", { class: "error-text" }, r.error) : r.optimizer ? EQ.el("div", { class: "hint" }, r.optimizer) : null),
+    return EQ.el("tr", {}, EQ.el("td", {}, box), EQ.el("td", { class: "name" }, EQ.el("a", { href: "run" + address([r.name]) }, r.name), r.error ? EQ.el("div", { class: "error-text" }, r.error) : r.optimizer ? EQ.el("div", { class: "hint" }, r.optimizer) : null),
       EQ.el("td", {}, state), EQ.el("td", { class: "num" }, r.steps ? r.steps.toLocaleString("en") : ""), EQ.el("td", { class: "num" }, r.loss == null ? "" : EQ.number(r.loss)), EQ.el("td", {}, spark(r.spark)), odd, EQ.el("td", { class: "hint" }, ago(r.age)));
+  }
+  function outcomes(lines) {
+    found("[data-outcomes]").hidden = !lines.length;
+    const told = (o) => Object.entries(o.verdicts ?? {}).map(([verdict, n]) => EQ.el("span", { class: "pill", "data-verdict": verdict }, `${n} ${{ agrees: "agree", differs: "differ" }[verdict] ?? verdict}`));
+    found("[data-outcome-rows]").replaceChildren(...lines.map((o) => EQ.el("tr", {},
+      EQ.el("td", { class: "name" }, EQ.el("a", { href: `outcome?at=${encodeURIComponent(o.name)}` }, o.experiment ?? o.name), EQ.el("div", { class: o.error ? "error-text" : "hint" }, o.error ?? o.name)),
+      EQ.el("td", { class: "word" }, o.preset ?? ""), EQ.el("td", {}, ...told(o)), EQ.el("td", { class: "hint" }, o.date ?? ""))));
   }
   function draw() {
     const words = found("[data-search]").value.toLowerCase().split(/\s+/).filter(Boolean);
@@ -51,7 +58,7 @@
       const answer = await fetch("api/runs");
       const active = document.activeElement?.closest?.("[data-rows]");
       const text = await answer.text();
-      if (answer.ok && !active && text !== ask.last) { ask.last = text; runs = JSON.parse(text).runs; draw(); }
+      if (answer.ok && !active && text !== ask.last) { ask.last = text; const told = JSON.parse(text); runs = told.runs; outcomes(told.outcomes); draw(); }
     } catch { found("[data-sentence]").textContent = "The board does not answer; was it stopped?"; }
     setTimeout(ask, 2000);
   }
