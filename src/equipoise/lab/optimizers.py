@@ -125,7 +125,7 @@ def make(trial: Trial, model: nn.Module) -> tuple[torch.optim.Optimizer, Schedul
     """
     maker = MAKERS[_check.choice("optimizer", trial.optimizer, MAKERS)]
     options = dict(trial.optimizer_options)
-    curves = {key: Schedule.from_dict(curve) for key, curve in options.pop("curves", {}).items()}
+    curves: dict[str, Any] = {key: Schedule.from_dict(curve) for key, curve in options.pop("curves", {}).items()}
     groups = eq.param_groups(model, head=[] if isinstance(model, Walk) else None, roles=options.pop("roles", None))
     optimizer = maker(groups, lr=trial.lr, weight_decay=trial.weight_decay, **options)
     shape = named(

@@ -30,12 +30,12 @@ def switch(
         at: number of steps that are the first's alone.
         blend: number of steps over which one turns into the other.
     """
-    both = []
+    made: list[torch.optim.Optimizer] = []
     for given, default in ((first, "adamw"), (second, "sgdm")):
         options = {"optimizer": default, "lr": lr, "weight_decay": weight_decay} | dict(given or {})
         maker = makers[_check.choice("optimizer", options.pop("optimizer"), makers)]
-        both.append(maker([{**g, "params": list(g["params"])} for g in groups], **options))
-    return Switch(*both, _check.whole("at", at, low=1), blend=blend)
+        made.append(maker([{**g, "params": list(g["params"])} for g in groups], **options))
+    return Switch(made[0], made[1], _check.whole("at", at, low=1), blend=blend)
 
 
 @final
