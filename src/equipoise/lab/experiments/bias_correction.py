@@ -123,7 +123,8 @@ class BiasCorrection(Experiment):
             axis.set_xticks(range(3), list(SWITCHES)[1:])
             axis.axhline(0, color="grey", lw=0.8)
             axis.set(title=f"{task}: worse than {BOTH}, share")
-            axis.legend(fontsize=7)
+            axis.margins(y=0.25)  # room for the legend
+            axis.legend(fontsize=7, loc="upper center", ncol=2)
         for betas in dict.fromkeys(where.betas for where in found):
             steps = np.unique(np.geomspace(1, 3000, 120).round())
             axes[1, 0].semilogx(steps, bias_factor(steps, betas), label=f"betas {betas}")
@@ -142,7 +143,7 @@ class BiasCorrection(Experiment):
                     label=case,
                     ls="--" if case == AS_SCHEDULE else "-",
                 )
-        axes[1, 1].set(title=f"rotation, distance to torch's AdamW: {where.task}, {where.label}", xlabel="step")
+        axes[1, 1].set(title=f"rotation, distance to torch's: {where.task}, {where.label}", xlabel="step")
         axes[1, 1].title.set_fontsize(9)
         axes[1, 1].legend(fontsize=7)
 
@@ -153,12 +154,13 @@ class _Where:
     """What starts are compared at."""
 
     task: str
-    betas: tuple[float, ...]
+    betas: tuple[float, float]
     schedule: str
 
     @staticmethod
     def of(trial: Trial) -> _Where:
-        return _Where(TASKS[trial.model], tuple(trial.optimizer_options["betas"]), trial.schedule)
+        beta1, beta2 = trial.optimizer_options["betas"]
+        return _Where(TASKS[trial.model], (beta1, beta2), trial.schedule)
 
     @property
     def label(self) -> str:
@@ -226,7 +228,7 @@ def _claims(where: _Where, cases: Mapping[str, Sequence[Done]]) -> list[Claim]:
         ]  # fmt: skip
     if task == "vision" and where.schedule == "constant":
         for case, options in ((NO_BC, {"bias_correction": False}), (NO_ZI, {"zero_init": False})):
-            expected = first_step((where.betas[0], where.betas[1]), **options)
+            expected = first_step(where.betas, **options)
             found.append(
                 Claim(f"first-step/{part}-{case.replace(', ', '-').replace(' ', '-')}", "thesis ch. 4",
                       f"first update, {case}: {at}", expected, _first(cases, case), tolerance=0.02)
