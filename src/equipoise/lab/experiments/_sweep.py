@@ -42,6 +42,16 @@ def stat(done: Sequence[Done], metric: str) -> Stat:
     return Stat.of([d.result.metrics[metric] for d in done if metric in d.result.metrics])
 
 
+def diverged(done: Sequence[Done]) -> int:
+    """How many went beyond all bounds."""
+    return sum(d.result.status == "diverged" for d in done)
+
+
+def finished(done: Sequence[Done]) -> list[Done]:
+    """Those that did not."""
+    return [d for d in done if d.result.status == "finished"]
+
+
 def best(settings: Mapping[Setting, Sequence[Done]], metric: str, *, lowest: bool = False) -> Setting | None:
     """The setting with the best mean, of those where every seed finished; None where there is none.
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from equipoise.lab.config import Trial
 from equipoise.lab.experiments import _walks
-from equipoise.lab.experiments._sweep import Turning, by_seed, cost, seeds, stat, worse
+from equipoise.lab.experiments._sweep import Turning, by_seed, cost, diverged, finished, seeds, stat, worse
 from equipoise.lab.experiments._tasks import CIFAR, DIGITS, METRICS, NEAR, TASKS, TEXT, WIKITEXT
 from equipoise.lab.experiments.base import Done, Experiment, Outcome
 from equipoise.lab.results import Claim, Stat
@@ -96,7 +96,7 @@ class BetaSweep(Experiment):
         walks: dict[Betas, list[Done]] = {}
         for one in done:
             beta1, beta2 = one.trial.optimizer_options["betas"]
-            if one.result.status != "finished":
+            if one.result.status == "failed":
                 continue
             if _walks.is_walk(one.trial):
                 walks.setdefault((beta1, beta2), []).append(one)
@@ -112,12 +112,13 @@ class BetaSweep(Experiment):
                 rows.append({
                     "task": task, "betas": f"{pair}", "lr": members[0].trial.lr, "case": kind,
                     "metric": METRICS[task].removeprefix("test_"), "value": stat(members, METRICS[task]),
-                    "worse than default": worse(members, base), "rotation / default's": _turn(members, base),
+                    "diverged": diverged(members), "worse than default": worse(members, base),
+                    "rotation / default's": _turn(members, base),
                     "theory's": _rotation(members[0].trial) / _rotation(base[0].trial) if base else None,
                 })  # fmt: skip
             claims += _claims(task, cases)
         for pair, members in walks.items():
-            over = [_walks.over_theory(d) for d in members]
+            over = [_walks.over_theory(d) for d in finished(members)]
             claims += [
                 Claim(f"walk/{what}-{pair[0]:g}-{pair[1]:g}", "THEORY 1", f"{what} over theory's: walk, betas {pair}",
                       1.0, Stat.of([o[what] for o in over]), tolerance=0.02)
@@ -204,7 +205,7 @@ def _walk_turn(members: Sequence[Done]) -> float:
 
 def _spread(groups: Sequence[Sequence[Done]]) -> dict[int, float]:
     """Standard deviation of the cost over settings, by seed."""
-    costs = [{d.trial.seed: cost(d) for d in members} for members in groups]
+    costs = [{d.trial.seed: cost(d) for d in finished(members)} for members in groups]
     shared = set.intersection(*(set(c) for c in costs)) if costs else set()
     return {seed: float(np.std([c[seed] for c in costs])) for seed in sorted(shared)}
 

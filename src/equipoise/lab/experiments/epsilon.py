@@ -9,7 +9,7 @@ from typing import Any, ClassVar, final
 import numpy as np
 
 from equipoise.lab.config import Trial
-from equipoise.lab.experiments._sweep import apart, by_seed, cost, seeds, stat, worse
+from equipoise.lab.experiments._sweep import apart, by_seed, cost, diverged, finished, seeds, stat, worse
 from equipoise.lab.experiments._tasks import CIFAR, DIGITS, METRICS, NEAR, TASKS, TEXT, WIKITEXT
 from equipoise.lab.experiments.base import Done, Experiment, Outcome
 from equipoise.lab.results import Claim, Stat
@@ -104,7 +104,7 @@ class Epsilon(Experiment):
             if "curves" in one.trial.optimizer_options:
                 usual[one.trial.model] = one.trial.lr
         for one in done:
-            if one.result.status == "finished" and one.trial.model in usual:
+            if one.result.status != "failed" and one.trial.model in usual:
                 case = _case(one.trial, usual[one.trial.model])
                 found.setdefault(TASKS[one.trial.model], {}).setdefault(case, []).append(one)
         rows: list[dict[str, Any]] = []
@@ -114,6 +114,7 @@ class Epsilon(Experiment):
                 rows.append({
                     "task": task, "ε": kind, "value of ε": number, "lr": members[0].trial.lr,
                     "metric": METRICS[task].removeprefix("test_"), "value": stat(members, METRICS[task]),
+                    "diverged": diverged(members),
                     "worse than 1e-8": worse(members, cases.get(("fixed", DEFAULT, high), [])),
                 })  # fmt: skip
             claims += _claims(task, cases)
@@ -199,7 +200,7 @@ def _claims(task: str, cases: Mapping[Case, Sequence[Done]]) -> list[Claim]:
 def _fragile(cases: Mapping[Case, Sequence[Done]], one: float, other: float) -> Stat:
     """What the high lr costs over the usual one, of one ε less of the other, by seed."""
     costs = [
-        {d.trial.seed: cost(d) for d in cases.get(("fixed", eps, high), [])}
+        {d.trial.seed: cost(d) for d in finished(cases.get(("fixed", eps, high), []))}
         for eps in (one, other) for high in (True, False)
     ]  # fmt: skip
     shared = sorted(set.intersection(*(set(c) for c in costs)))

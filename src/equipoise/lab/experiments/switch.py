@@ -9,7 +9,7 @@ from typing import Any, ClassVar, final
 import numpy as np
 
 from equipoise.lab.config import Trial
-from equipoise.lab.experiments._sweep import Turning, best, by_seed, by_setting, seeds, stat, worse
+from equipoise.lab.experiments._sweep import Turning, best, by_seed, by_setting, diverged, finished, seeds, stat, worse
 from equipoise.lab.experiments._tasks import CIFAR, DIGITS, METRICS, TASKS, TEXT, WIKITEXT
 from equipoise.lab.experiments.base import Done, Experiment, Outcome
 from equipoise.lab.results import Claim
@@ -34,26 +34,27 @@ class _Size:
 
 
 _DECAYS = {"vision": {"adamw": 10.0, "sgdm": 5e-3}, "text": {"adamw": 0.1, "sgdm": 0.0}}
-_CHOSEN = {"vision": {"adamw": 1e-2, "sgdm": 0.3}, "text": {"adamw": 4e-3, "sgdm": 0.3}}
+_CHOSEN = {"vision": {"adamw": 3e-3, "sgdm": 0.1}, "text": {"adamw": 4e-3, "sgdm": 0.03}}
+"""The best of the sweeps of each alone, at `small`."""
 
 SIZES = {
     "smoke": _Size((
-        _Task(DIGITS.vary({"steps": 24, "model_options.width": 16}), {"adamw": (1e-2,), "sgdm": (0.3,)},
+        _Task(DIGITS.vary({"steps": 24, "model_options.width": 16}), {"adamw": (3e-3,), "sgdm": (0.1,)},
               _DECAYS["vision"], _CHOSEN["vision"]),
         _Task(TEXT.vary({"steps": 12, "warmup": 2, "data_options.size": 20_000, "data_options.length": 32}),
-              {"adamw": (4e-3,), "sgdm": (0.3,)}, _DECAYS["text"], _CHOSEN["text"]),
+              {"adamw": (4e-3,), "sgdm": (0.03,)}, _DECAYS["text"], _CHOSEN["text"]),
     ), (0.25, 0.5), 1),
     "small": _Size((
-        _Task(DIGITS.vary({"steps": 240}), {"adamw": (3e-3, 1e-2, 3e-2), "sgdm": (0.1, 0.3, 1.0)},
+        _Task(DIGITS.vary({"steps": 240}), {"adamw": (1e-3, 3e-3, 1e-2), "sgdm": (0.03, 0.1, 0.3)},
               _DECAYS["vision"], _CHOSEN["vision"]),
-        _Task(TEXT.vary({"steps": 120}), {"adamw": (2e-3, 4e-3, 8e-3), "sgdm": (0.03, 0.1, 0.3)},
+        _Task(TEXT.vary({"steps": 120}), {"adamw": (2e-3, 4e-3, 8e-3), "sgdm": (0.01, 0.03, 0.1, 0.3)},
               _DECAYS["text"], _CHOSEN["text"]),
     ), (0.25, 0.5), 3),
     "full": _Size((
         _Task(CIFAR, {"adamw": (1e-2, 5e-2), "sgdm": (0.25, 0.5)}, {"adamw": 1e-2, "sgdm": 1e-4},
               {"adamw": 5e-2, "sgdm": 0.5}),
         _Task(WIKITEXT.vary({"optimizer_options": {}}), {"adamw": (1e-3, 5e-3), "sgdm": (0.1, 0.3, 1.0)},
-              {"adamw": 0.5, "sgdm": 0.0}, {"adamw": 5e-3, "sgdm": 0.3}),
+              {"adamw": 0.5, "sgdm": 0.0}, {"adamw": 5e-3, "sgdm": 0.1}),
     ), (0.1, 0.25, 0.5, 0.75), 5),
 }  # fmt: skip
 """For each task: the trial, lrs and decay of both alone, the lrs that a switch has; when to switch; seeds."""
@@ -98,8 +99,8 @@ class SwitchOver(Experiment):
         rows: list[dict[str, Any]] = []
         claims: list[Claim] = []
         curves: dict[str, Any] = {}
-        finished = [d for d in done if d.result.status == "finished"]
-        for (model,), own in by_setting(finished, ["model"]).items():
+        ended = [d for d in done if d.result.status != "failed"]
+        for (model,), own in by_setting(ended, ["model"]).items():
             task = TASKS[model]
             metric = METRICS[task]
             alone: dict[str, list[Done]] = {}
@@ -138,7 +139,9 @@ class SwitchOver(Experiment):
             shown = [*((ALONE[n], colours[n], m) for n, m in alone.items())]
             shown += [(f"{o} at {a}", colours[o], m) for (o, a), m in switched.items() if a == _middle(switched)]
             for label, colour, members in shown:
-                turning = Turning.read(members[0])
+                if not finished(members):
+                    continue
+                turning = Turning.read(finished(members)[0])
                 mean = np.mean(list(turning.layers.values()), 0)
                 line[1].semilogy(turning.steps[:-1], mean[:-1], color=colour, lw=1, label=label)
             line[1].set(title=f"{task}: rotation, mean over layers", xlabel="step")
@@ -161,6 +164,7 @@ def _row(
         "task": task, "optimizer": name, "switched at": at, "steps": members[0].trial.steps,
         "lr": members[0].trial.lr if at is None else None, "metric": METRICS[task].removeprefix("test_"),
         "value": stat(members, METRICS[task]), "train loss": stat(members, "train_loss"),
+        "diverged": diverged(members),
         **{f"worse than {ALONE[n]}": worse(members, alone.get(n, [])) for n in ALONE},
     }  # fmt: skip
 
