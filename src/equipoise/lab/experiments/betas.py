@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, final
@@ -65,8 +66,8 @@ class BetaSweep(Experiment):
     statements: ClassVar[Mapping[str, str]] = {
         "walk": "THEORY 1: on a random walk the betas set rotation and norm: RE's √(2ηλ(1−β1)/(1+β1)), made exact",
         "network": "RE Table 1: rotation of a settled network is as √((1−β1)/(1+β1)) over β1, and the same for any β2",
-        "in-disguise": "hypothesis from RE: β1 acts through rotation, so results differ less over β1 where lr is such "
-        "that rotation is kept",
+        "in-disguise": "hypothesis from RE: β1 acts through rotation, so results differ less over β1 where lr and "
+        "decay are such that norm and rotation are kept",
         "first-over-second": "hypothesis from RE: rotation depends on β1 and hardly on β2, and so do results",
         "scheduled": "open question of the thesis, 3.2: beta scheduling; the hypothesis is that it changes nothing",
     }
@@ -79,10 +80,11 @@ class BetaSweep(Experiment):
             own = base.vary({"watch": {"every": max(2, base.steps // 40), "neurons": 0, "spectra": 0}})
             pairs = [DEFAULT, *((b, DEFAULT[1]) for b in FIRSTS), *((DEFAULT[0], b) for b in SECONDS)]
             found += [own.vary({"optimizer_options.betas": pair}) for pair in pairs]
-            found += [
-                own.vary({"optimizer_options.betas": pair, "lr": base.lr * _factor(DEFAULT) / _factor(pair)})
-                for pair in ((b, DEFAULT[1]) for b in FIRSTS) if TASKS[base.model] == "vision"
-            ]  # fmt: skip
+            for pair in ((b, DEFAULT[1]) for b in FIRSTS if TASKS[base.model] == "vision"):
+                # Both lr and decay: their quotient sets the norm, which stays, and their product the rotation.
+                times = math.sqrt(_factor(DEFAULT) / _factor(pair))
+                changed = {"lr": base.lr * times, "weight_decay": base.weight_decay * times}
+                found.append(own.vary({"optimizer_options.betas": pair, **changed}))
             for curve in CURVES.values():
                 curves = {"beta1": {**curve.to_dict(), "steps": base.steps}}
                 found.append(own.vary({"optimizer_options.betas": DEFAULT, "optimizer_options.curves": curves}))
@@ -163,6 +165,8 @@ class BetaSweep(Experiment):
             ]
             axis.semilogy([f"{b:g}" for b in sorted(labels)], wanted, color="grey", lw=0.8, label="RE")
             axis.set(xlabel=by, title="rotation over the default's")
+            if place:
+                axis.set(yscale="linear", ylim=(0, 1.5))
             axis.legend(fontsize=7)
 
 
@@ -179,7 +183,7 @@ def _kind(trial: Trial) -> str:
 
 
 def _renamed(cases: Mapping[tuple[Betas, str], list[Done]]) -> dict[tuple[Betas, str], list[Done]]:
-    """Call lrs what they are: that of the default, or the one that keeps its rotation."""
+    """Call lrs what they are: that of the default, or the one that keeps norm and rotation."""
     usual = next((members[0].trial.lr for (_, kind), members in cases.items() if kind in CURVES), None)
     return {
         (pair, kind if kind in CURVES else SAME if members[0].trial.lr == usual else MATCHED): members

@@ -119,12 +119,15 @@ class NestedAdam(Experiment):
         nets: dict[Any, list[Done]] = outcome.curves["nets"]
         for axis, model in zip(axes, dict.fromkeys(key[0] for key in nets), strict=False):
             metric = METRICS[TASKS[model]]
+            means = [stat(members, metric).mean for key, members in nets.items() if key[0] == model]
+            limit = 2.5 * min(means)  # some perplexities are as bad as to have diverged
             for colour, betas in zip(
                 ("tab:blue", "tab:orange", "tab:green", "tab:red"), _pairs(nets, model), strict=False
             ):
                 for nested in (False, True):
                     own = {k[2]: stat(v, metric) for k, v in nets.items() if k[0] == model and k[1] == betas
                            and k[3] == nested}  # fmt: skip
+                    own = {lr: s for lr, s in own.items() if s.mean < limit}
                     spread = np.nan_to_num([s.std for s in own.values()])
                     axis.errorbar(
                         list(own), [s.mean for s in own.values()], spread, color=colour, marker="o", capsize=3,
@@ -134,9 +137,6 @@ class NestedAdam(Experiment):
             axis.set(xscale="log", xlabel="lr", title=f"{TASKS[model]}: {metric.replace('_', ' ')}")
             axis.set_xticks(lrs, [f"{lr:g}" for lr in lrs])
             axis.minorticks_off()
-            if TASKS[model] == "text":  # some are as bad as to have diverged
-                lowest = min(stat(members, metric).mean for key, members in nets.items() if key[0] == model)
-                axis.set_ylim(0.8 * lowest, 3 * lowest)
             axis.legend(fontsize=7)
         for betas, sizes in outcome.curves["opening"].items():
             axes[2].plot(np.arange(1, len(sizes) + 1), sizes, "o-", ms=3, label=f"betas {betas}")
