@@ -44,7 +44,7 @@ SIZES = {
         DIGITS.vary({"lr": 3e-3, "weight_decay": 10.0, "steps": 24, "model_options.width": 16}),
         TEXT.vary({"lr": 4e-3, "weight_decay": 0.1, "steps": 12, "warmup": 2, "data_options.size": 20_000,
                    "data_options.length": 32}),
-    ), ((0.0, 0.99), (0.9, 0.9)), 32, 700, 5e-3, 1),
+    ), ((0.0, 0.99), (0.9, 0.9)), 32, 500, 5e-3, 1),
     "small": _Size((
         DIGITS.vary({"lr": 3e-3, "weight_decay": 10.0, "steps": 200}),
         TEXT.vary({"lr": 4e-3, "weight_decay": 0.1, "steps": 120}),
