@@ -152,17 +152,81 @@ def sensitivity(outcome) -> None:
     assert len(outcome.claims) == 10
 
 
+def betas(outcome) -> None:
+    """Walks are where theory says; without β1 a network rotates faster; the options reach the optimizer."""
+    for claim in outcome.claims:
+        if claim.statement == "walk":
+            assert abs(claim.measured.mean - 1) < 0.06, claim
+    assert {c.statement for c in outcome.claims} == set(find("betas").statements)
+    own = [row for row in outcome.rows if row["case"] == "same lr" and row["task"] == "vision"]
+    turned = {row["betas"]: row["rotation / default's"].mean for row in own}
+    assert turned["(0.0, 0.99)"] > turned["(0.5, 0.99)"] > max(1, turned["(0.98, 0.99)"])
+    values = [row["value"].mean for row in outcome.rows if row["task"] == "text"]
+    assert len(set(values)) == len(values) == 8
+
+
+def nested_adam(outcome) -> None:
+    """A short second average makes the nested walk's norm smaller, as theory says; its first updates are known."""
+    claims = {claim.name: claim for claim in outcome.claims}
+    assert {c.statement for c in outcome.claims} == set(find("nested-adam").statements)
+    norm = claims["walk/norm-0.9-0.5"]
+    assert norm.expected == pytest.approx(0.763, abs=0.01)
+    assert norm.measured.mean == pytest.approx(norm.expected, rel=0.06)
+    assert claims["same-bias-term/walk-0.9-0.999"].measured.mean == pytest.approx(1, abs=0.06)
+
+
+def bias_correction(outcome) -> None:
+    """Without correction but with its schedules it is torch's AdamW; first steps are the thesis'."""
+    claims = {claim.name: claim for claim in outcome.claims}
+    assert {c.statement for c in outcome.claims} == set(find("bias-correction").statements)
+    for row in outcome.rows:
+        if row["averages"] == "no BC, ρ(t)":
+            assert row["distance to torch's"].mean < 1e-3
+        elif row["averages"] == "ZI, no BC":
+            assert row["distance to torch's"].mean > 0.1
+    for part, expected in (("ZI-no-BC", 0.05**0.5), ("no-ZI-BC", 0.05**-0.5)):
+        measured = claims[f"first-step/vision-constant-0.95-0.95-{part}"].measured.mean
+        assert measured == pytest.approx(expected, rel=0.02)
+
+
+def epsilon(outcome) -> None:
+    """With a huge ε Adam is SGD; in a few steps ε = 1e-2 matters more than 1e-12."""
+    claims = {claim.name: claim for claim in outcome.claims}
+    assert {c.statement for c in outcome.claims} == set(find("epsilon").statements)
+    for kind in ("vision", "text"):
+        assert claims[f"large-is-sgd/{kind}"].measured.mean < 1e-3
+        own = {(r["ε"], r["value of ε"], r["lr"]): r["worse than 1e-8"].mean for r in outcome.rows if r["task"] == kind}
+        lr = 3e-3 if kind == "vision" else 4e-3
+        assert abs(own["fixed", 1e-12, lr]) < abs(own["fixed", 1e-2, lr])
+        if kind == "text":  # accuracy comes in steps, and may be the same by chance
+            assert own["by layer", 1.0, lr] != own["by model", 1.0, lr]
+            assert own["falling", 1e-2, lr] != own["rising", 1e-8, lr]
+
+
+def switch(outcome) -> None:
+    """Eight switches, each unlike the others and unlike its parts alone."""
+    assert {c.statement for c in outcome.claims} == set(find("switch").statements)
+    for kind in ("vision", "text"):
+        losses = [row["train loss"].mean for row in outcome.rows if row["task"] == kind]
+        assert len(set(losses)) == len(losses) == 6
+
+
 CHECKS = {
     "adam-vs-adamw": adam_vs_adamw,
     "assumptions": assumptions,
+    "betas": betas,
+    "bias-correction": bias_correction,
     "constrain": constrain,
+    "epsilon": epsilon,
     "imbalance": imbalance,
     "lr-vs-wd": lr_vs_wd,
+    "nested-adam": nested_adam,
     "norms": norms,
     "poor-normalisation": poor_normalisation,
     "random-walk": random_walk,
     "scale-sensitive": scale_sensitive,
     "sensitivity": sensitivity,
+    "switch": switch,
     "warmup": warmup,
 }
 

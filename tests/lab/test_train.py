@@ -62,7 +62,15 @@ def test_bfloat16_is_near_float32(tmp_path: Path) -> None:
     assert low.metrics["test_accuracy"] == pytest.approx(high.metrics["test_accuracy"], abs=0.05)
 
 
-@pytest.mark.parametrize("trial", [QUICK, QUICK.vary({"optimizer": "lion", "lr": 1e-3})], ids=["adamw", "lion"])
+KILLED = {
+    "adamw": QUICK,
+    "lion": QUICK.vary({"optimizer": "lion", "lr": 1e-3}),
+    "relative_eps": QUICK.vary({"optimizer": "adamw_relative_eps"}),
+    "switch": QUICK.vary({"optimizer": "switch", "optimizer_options": {"second": {"lr": 0.1}, "at": 30, "blend": 60}}),
+}
+
+
+@pytest.mark.parametrize("trial", KILLED.values(), ids=KILLED)
 def test_a_killed_trial_goes_on_bit_for_bit(trial: Trial, tmp_path: Path) -> None:
     whole = train(trial, tmp_path / "whole")
     script = Path(__file__).with_name("killed.py")

@@ -130,7 +130,7 @@ def over_seeds(results: Sequence[Result], metrics: Sequence[str], by: Sequence[s
     """
     rows: dict[tuple[Any, ...], list[Result]] = {}
     for result in results:
-        rows.setdefault(tuple(_hashable(result.trial.get(path)) for path in by), []).append(result)
+        rows.setdefault(tuple(hashable(result.trial.get(path)) for path in by), []).append(result)
     table = []
     for values, members in rows.items():
         row: dict[str, Any] = dict(zip(by, values, strict=True))
@@ -189,5 +189,6 @@ def cell(value: Any) -> str:
     return f"{value:.4g}" if isinstance(value, float) else "" if value is None else str(value)
 
 
-def _hashable(value: Any) -> Any:
+def hashable(value: Any) -> Any:
+    """A field of a trial as a key; JSON's lists are tuples."""
     return tuple(value) if isinstance(value, list) else value

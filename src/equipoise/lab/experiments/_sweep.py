@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, final
@@ -11,11 +12,14 @@ import numpy as np
 from equipoise.lab.config import Trial
 from equipoise.lab.experiments._watched import hidden
 from equipoise.lab.experiments.base import Done
-from equipoise.lab.results import Stat
+from equipoise.lab.results import Stat, hashable
 from equipoise.theory._check import Array
 
 LATE = 0.5
 """What comes after this share of the steps is averaged over."""
+
+EARLY = 0.25
+"""Trajectories are compared over this share of the steps: later, rounding has grown too far to say anything."""
 
 Setting = tuple[Any, ...]
 
@@ -29,13 +33,23 @@ def by_setting(done: Sequence[Done], paths: Sequence[str]) -> dict[Setting, list
     """Trials by the fields that they differ in, as `lr` or `optimizer_options.l2`; in a setting they differ by seed."""
     found: dict[Setting, list[Done]] = {}
     for one in done:
-        found.setdefault(tuple(one.trial.get(path) for path in paths), []).append(one)
+        found.setdefault(tuple(hashable(one.trial.get(path)) for path in paths), []).append(one)
     return {key: sorted(members, key=lambda d: d.trial.seed) for key, members in found.items()}
 
 
 def stat(done: Sequence[Done], metric: str) -> Stat:
     """A metric over seeds, of those that finished."""
     return Stat.of([d.result.metrics[metric] for d in done if metric in d.result.metrics])
+
+
+def diverged(done: Sequence[Done]) -> int:
+    """How many went beyond all bounds."""
+    return sum(d.result.status == "diverged" for d in done)
+
+
+def finished(done: Sequence[Done]) -> list[Done]:
+    """Those that did not."""
+    return [d for d in done if d.result.status == "finished"]
 
 
 def best(settings: Mapping[Setting, Sequence[Done]], metric: str, *, lowest: bool = False) -> Setting | None:
@@ -76,6 +90,19 @@ def by_seed(a: Sequence[Done], b: Sequence[Done], of: Callable[[Done, Done], flo
     other = {d.trial.seed: d for d in b if d.result.status == "finished"}
     pairs = [(d, other[d.trial.seed]) for d in a if d.result.status == "finished" and d.trial.seed in other]
     return Stat.of([of(x, y) for x, y in pairs])
+
+
+def cost(done: Done) -> float:
+    """The ln of the perplexity, or −ln of the accuracy: what costs 0.01 more is about one per cent worse."""
+    found = done.result.metrics
+    if "test_perplexity" in found:
+        return math.log(found["test_perplexity"])
+    return -math.log(max(found["test_accuracy"], 1e-3))
+
+
+def worse(a: Sequence[Done], b: Sequence[Done]) -> Stat:
+    """By which share a is worse than b, by seed."""
+    return by_seed(a, b, lambda x, y: cost(x) - cost(y))
 
 
 def gap(a: Sequence[Done], b: Sequence[Done], metric: str) -> Stat:
@@ -128,3 +155,10 @@ class Turning:
         """The same over the neurons of a layer, mean over layers."""
         each = [self.late(v) for v in self.neurons.values()]
         return float(np.mean([e.std() / e.mean() for e in each]))
+
+
+def apart(a: Done, b: Done) -> float:
+    """Distance of two trajectories: relative difference of rotation, median over layers and early steps."""
+    ours, theirs = Turning.read(a), Turning.read(b)
+    early = ours.steps <= EARLY * a.trial.steps
+    return float(np.median([np.abs(ours.layers[n][early] / theirs.layers[n][early] - 1) for n in ours.layers]))

@@ -28,3 +28,8 @@ WIKITEXT = Trial(
     optimizer_options={"betas": [0.9, 0.95]},
 )  # fmt: skip
 """RE's GPT, Table 4."""
+
+TASKS = {"mlp": "vision", "resnet": "vision", "gpt": "text", "seq2seq": "pairs"}
+METRICS = {"vision": "test_accuracy", "text": "test_perplexity", "pairs": "test_accuracy"}
+NEAR = {"vision": 0.02, "text": 0.05, "pairs": 0.02}
+"""How much worse, as a share, is still comparable. Ours: the sources say "comparable" or "no adverse effects"."""

@@ -10,12 +10,10 @@ import numpy as np
 
 from equipoise.lab.config import Trial
 from equipoise.lab.experiments._sweep import best, by_seed, by_setting, seeds, stat
-from equipoise.lab.experiments._tasks import CIFAR, DIGITS, TEXT, WIKITEXT
+from equipoise.lab.experiments._tasks import CIFAR, DIGITS, METRICS, NEAR, TASKS, TEXT, WIKITEXT
 from equipoise.lab.experiments.base import Done, Experiment, Outcome
 from equipoise.lab.results import Claim, Stat
 
-TASKS = {"mlp": "vision", "resnet": "vision", "gpt": "text", "seq2seq": "pairs"}
-METRICS = {"vision": "test_accuracy", "text": "test_perplexity", "pairs": "test_accuracy"}
 SOURCES = {"adamw": "RE Table 2", "lion": "RE Table 3", "sgdm": "RE Table 3"}
 PAPER: dict[tuple[str, str], tuple[float, float, float | None]] = {
     ("vision", "sgdm"): (92.7, 92.6, None),
@@ -25,9 +23,6 @@ PAPER: dict[tuple[str, str], tuple[float, float, float | None]] = {
     ("pairs", "adamw"): (34.6, 19.9, 34.7),
 }
 """Baseline, zero shot, and best shot where RE tuned: accuracy on CIFAR-10, perplexity on Wikitext, BLEU on IWSLT."""
-
-NEAR = {"vision": 0.02, "text": 0.05, "pairs": 0.02}
-"""How much worse than the baseline, as a share, is still comparable. Ours: RE says "comparable"."""
 
 UNROTATED = {"embedding": {"rotate": False, "weight_decay": 0.0}}
 """RE rotates linear layers and convolutions, and does not decay what else is scale-sensitive."""

@@ -1,0 +1,249 @@
+"""A sweep of Adam's betas: what they do to rotation, to the result, and whether β1 is a learning rate in disguise."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, final
+
+import numpy as np
+
+from equipoise.lab.config import Trial
+from equipoise.lab.experiments import _walks
+from equipoise.lab.experiments._sweep import Turning, by_seed, cost, diverged, finished, seeds, stat, worse
+from equipoise.lab.experiments._tasks import CIFAR, DIGITS, METRICS, NEAR, TASKS, TEXT, WIKITEXT
+from equipoise.lab.experiments.base import Done, Experiment, Outcome
+from equipoise.lab.results import Claim, Stat
+from equipoise.schedules import linear
+from equipoise.theory import stationary
+
+Betas = tuple[float, float]
+DEFAULT: Betas = (0.9, 0.99)
+FIRSTS, SECONDS = (0.0, 0.5, 0.98), (0.9, 0.999)
+"""The other β1, at the default β2; and the other β2, at the default β1."""
+
+WALKS: tuple[Betas, ...] = ((0.0, 0.99), (0.5, 0.99), (0.9, 0.99), (0.98, 0.99), (0.9, 0.9), (0.9, 0.999))
+SAME, MATCHED, FALLING, RISING = "same lr", "same rotation", "β1 falling", "β1 rising"
+CURVES = {FALLING: linear(1, peak=1.0, final=0.5), RISING: linear(1, peak=0.5, final=1.0)}
+"""Factors on β1 over the run: to half of it, or from half of it."""
+
+
+@dataclass(frozen=True)
+class _Size:
+    bases: tuple[Trial, ...]
+    walks: tuple[Betas, ...]
+    width: int
+    steps: int
+    rate: float
+    seeds: int
+
+
+SIZES = {
+    "smoke": _Size((
+        DIGITS.vary({"lr": 3e-3, "weight_decay": 10.0, "steps": 24, "model_options.width": 16}),
+        TEXT.vary({"lr": 4e-3, "weight_decay": 0.1, "steps": 12, "warmup": 2, "data_options.size": 20_000,
+                   "data_options.length": 32}),
+    ), ((0.0, 0.99), (0.9, 0.9)), 32, 500, 5e-3, 1),
+    "small": _Size((
+        DIGITS.vary({"lr": 3e-3, "weight_decay": 10.0, "steps": 200}),
+        TEXT.vary({"lr": 4e-3, "weight_decay": 0.1, "steps": 120}),
+    ), WALKS, 64, 1500, 5e-3, 3),
+    "full": _Size((
+        CIFAR.vary({"lr": 5e-2, "weight_decay": 1e-2}), WIKITEXT.vary({"lr": 5e-3, "weight_decay": 0.5}),
+    ), WALKS, 128, 20_000, 1e-3, 5),
+}  # fmt: skip
+"""A trial for each task; betas, width, steps and decay of a step of the walks; seeds."""
+
+
+@final
+class BetaSweep(Experiment):
+    """β1 and β2 one at a time, β1 with an lr that keeps the rotation, β1 on a schedule; and random walks."""
+
+    name: ClassVar[str] = "betas"
+    source: ClassVar[str] = "thesis 3.2, 4.1; THEORY 1"
+    about: ClassVar[str] = "What do β1 and β2 do to rotation and to the result, and does a schedule of β1 help?"
+    statements: ClassVar[Mapping[str, str]] = {
+        "walk": "THEORY 1: on a random walk the betas set rotation and norm: RE's √(2ηλ(1−β1)/(1+β1)), made exact",
+        "network": "RE Table 1: rotation of a settled network is as √((1−β1)/(1+β1)) over β1, and the same for any β2",
+        "in-disguise": "hypothesis from RE: β1 acts through rotation, so results differ less over β1 where lr and "
+        "decay are such that norm and rotation are kept",
+        "first-over-second": "hypothesis from RE: rotation depends on β1 and hardly on β2, and so do results",
+        "scheduled": "open question of the thesis, 3.2: beta scheduling; the hypothesis is that it changes nothing",
+    }
+
+    def trials(self, preset: str) -> list[Trial]:
+        """Every pair of betas; schedules; walks; and where layers are scale-invariant β1 at the default's rotation."""
+        size = SIZES[preset]
+        found = []
+        for base in size.bases:
+            own = base.vary({"watch": {"every": max(2, base.steps // 40), "neurons": 0, "spectra": 0}})
+            pairs = [DEFAULT, *((b, DEFAULT[1]) for b in FIRSTS), *((DEFAULT[0], b) for b in SECONDS)]
+            found += [own.vary({"optimizer_options.betas": pair}) for pair in pairs]
+            for pair in ((b, DEFAULT[1]) for b in FIRSTS if TASKS[base.model] == "vision"):
+                # Both lr and decay: their quotient sets the norm, which stays, and their product the rotation.
+                times = math.sqrt(_factor(DEFAULT) / _factor(pair))
+                changed = {"lr": base.lr * times, "weight_decay": base.weight_decay * times}
+                found.append(own.vary({"optimizer_options.betas": pair, **changed}))
+            for curve in CURVES.values():
+                curves = {"beta1": {**curve.to_dict(), "steps": base.steps}}
+                found.append(own.vary({"optimizer_options.betas": DEFAULT, "optimizer_options.curves": curves}))
+        for pair in size.walks:
+            found.append(_walks.walk(pair, nested=False, width=size.width, steps=size.steps, rate=size.rate))
+        return seeds(found, size.seeds)
+
+    def analyse(self, done: Sequence[Done]) -> Outcome:
+        """Rotation over theory's, and results against the default's."""
+        nets: dict[str, dict[tuple[Betas, str], list[Done]]] = {}
+        walks: dict[Betas, list[Done]] = {}
+        for one in done:
+            beta1, beta2 = one.trial.optimizer_options["betas"]
+            if one.result.status == "failed":
+                continue
+            if _walks.is_walk(one.trial):
+                walks.setdefault((beta1, beta2), []).append(one)
+            else:
+                nets.setdefault(TASKS[one.trial.model], {}).setdefault(((beta1, beta2), _kind(one.trial)), []).append(
+                    one
+                )
+        nets = {task: _renamed(cases) for task, cases in nets.items()}
+        rows, claims = [], []
+        for task, cases in nets.items():
+            base = cases.get((DEFAULT, SAME), [])
+            for (pair, kind), members in cases.items():
+                rows.append({
+                    "task": task, "betas": f"{pair}", "lr": members[0].trial.lr, "case": kind,
+                    "metric": METRICS[task].removeprefix("test_"), "value": stat(members, METRICS[task]),
+                    "diverged": diverged(members), "worse than default": worse(members, base),
+                    "rotation / default's": _turn(members, base),
+                    "theory's": _rotation(members[0].trial) / _rotation(base[0].trial) if base else None,
+                })  # fmt: skip
+            claims += _claims(task, cases)
+        for pair, members in walks.items():
+            over = [_walks.over_theory(d) for d in finished(members)]
+            claims += [
+                Claim(f"walk/{what}-{pair[0]:g}-{pair[1]:g}", "THEORY 1", f"{what} over theory's: walk, betas {pair}",
+                      1.0, Stat.of([o[what] for o in over]), tolerance=0.02)
+                for what in ("norm", "rotation")
+            ]  # fmt: skip
+        return Outcome(rows, claims, {"nets": nets, "walks": walks})
+
+    def draw(self, outcome: Outcome, figure: Any) -> None:
+        """Results over β1 and over β2; rotation over β1, of networks, walks and theory."""
+        axes = figure.subplots(2, 2)
+        for line, by in ((0, "β1"), (1, "β2")):
+            for task, cases in outcome.curves["nets"].items():
+                for kind in (SAME, MATCHED) if by == "β1" and task == "vision" else (SAME,):
+                    axis = axes[line, 0]
+                    chosen = {p: m for (p, k), m in cases.items() if p[1 - line] == DEFAULT[1 - line]
+                              and (k == kind or (p == DEFAULT and k == SAME))}  # fmt: skip
+                    stats = [(p[line], worse(m, cases.get((DEFAULT, SAME), []))) for p, m in sorted(chosen.items())]
+                    axis.errorbar(
+                        [f"{x:g}" for x, _ in stats], [s.mean for _, s in stats],
+                        np.nan_to_num([s.std for _, s in stats]), fmt="o-" if kind == SAME else "s--", capsize=3,
+                        label=f"{task}, {kind}",
+                    )  # fmt: skip
+            axes[line, 0].set(xlabel=by, title=f"share by which it is worse than {DEFAULT}")
+            axes[line, 0].axhline(0, color="grey", lw=0.8)
+            axes[line, 0].legend(fontsize=7)
+        for axis, place, by in ((axes[0, 1], 0, "β1"), (axes[1, 1], 1, "β2")):
+            for task, cases in outcome.curves["nets"].items():
+                base = cases.get((DEFAULT, SAME), [])
+                found = sorted(
+                    (p, m) for (p, k), m in cases.items() if k == SAME and p[1 - place] == DEFAULT[1 - place]
+                )
+                turns = [_turn(m, base).mean for _, m in found]
+                axis.semilogy([f"{p[place]:g}" for p, _ in found], turns, "o-", label=task)
+            pairs = sorted(p for p in outcome.curves["walks"] if p[1 - place] == DEFAULT[1 - place])
+            if DEFAULT in pairs:
+                reference = _walk_turn(outcome.curves["walks"][DEFAULT])
+                turns = [_walk_turn(outcome.curves["walks"][p]) / reference for p in pairs]
+                axis.semilogy([f"{p[place]:g}" for p in pairs], turns, "k^:", label="walk")
+            labels = [*(b for b in (FIRSTS if place == 0 else SECONDS)), DEFAULT[place]]
+            wanted = [
+                _factor((b, 0.99)) ** 0.5 / _factor(DEFAULT) ** 0.5 if place == 0 else 1.0 for b in sorted(labels)
+            ]
+            axis.semilogy([f"{b:g}" for b in sorted(labels)], wanted, color="grey", lw=0.8, label="RE")
+            axis.set(xlabel=by, title="rotation over the default's")
+            if place:
+                axis.set(yscale="linear", ylim=(0, 1.5))
+            axis.legend(fontsize=7)
+
+
+def _factor(pair: Betas) -> float:
+    """(1−β1)/(1+β1), by which RE's squared rotation is less than without momentum."""
+    return (1 - pair[0]) / (1 + pair[0])
+
+
+def _kind(trial: Trial) -> str:
+    curves = trial.optimizer_options.get("curves")
+    if curves is None:
+        return f"{trial.lr:.12g}"
+    return FALLING if curves["beta1"]["final"] < curves["beta1"]["peak"] else RISING
+
+
+def _renamed(cases: Mapping[tuple[Betas, str], list[Done]]) -> dict[tuple[Betas, str], list[Done]]:
+    """Call lrs what they are: that of the default, or the one that keeps norm and rotation."""
+    usual = next((members[0].trial.lr for (_, kind), members in cases.items() if kind in CURVES), None)
+    return {
+        (pair, kind if kind in CURVES else SAME if members[0].trial.lr == usual else MATCHED): members
+        for (pair, kind), members in cases.items()
+    }
+
+
+def _rotation(trial: Trial) -> float:
+    beta1, beta2 = trial.optimizer_options["betas"]
+    found = stationary("adamw", lr=trial.lr, weight_decay=trial.weight_decay, size=1, betas=(beta1, beta2))
+    return found.rotation
+
+
+def _turn(members: Sequence[Done], base: Sequence[Done]) -> Stat:
+    """Late rotation of hidden layers over the default's; lr falls alike in both."""
+    return by_seed(members, base, lambda x, y: Turning.read(x).mean / Turning.read(y).mean)
+
+
+def _walk_turn(members: Sequence[Done]) -> float:
+    found = [_walks.over_theory(d)["rotation"] * _rotation(d.trial) for d in members]
+    return float(np.mean(found))
+
+
+def _spread(groups: Sequence[Sequence[Done]]) -> dict[int, float]:
+    """Standard deviation of the cost over settings, by seed."""
+    costs = [{d.trial.seed: cost(d) for d in finished(members)} for members in groups]
+    shared = set.intersection(*(set(c) for c in costs)) if costs else set()
+    return {seed: float(np.std([c[seed] for c in costs])) for seed in sorted(shared)}
+
+
+def _claims(task: str, cases: Mapping[tuple[Betas, str], Sequence[Done]]) -> list[Claim]:
+    base = cases.get((DEFAULT, SAME), [])
+    claims = []
+    if task == "vision":  # batch normalisation: its layers are scale-invariant
+        for (pair, kind), members in cases.items():
+            if kind == SAME and pair != DEFAULT:
+                expected = _rotation(members[0].trial) / _rotation(base[0].trial) if base else float("nan")
+                claims.append(
+                    Claim(f"network/{pair[0]:g}-{pair[1]:g}", "RE Table 1",
+                          f"late rotation over the default's: {task}, betas {pair}", expected, _turn(members, base),
+                          tolerance=0.1)
+                )  # fmt: skip
+    over = {
+        kind: [base, *(m for (p, k), m in cases.items() if k == kind and p != DEFAULT and p[1] == DEFAULT[1])]
+        for kind in (SAME, MATCHED)
+    }
+    seconds = [base, *(m for (p, k), m in cases.items() if k == SAME and p != DEFAULT and p[0] == DEFAULT[0])]
+    against = {"first-over-second": (seconds, "spread of results over β1 less that over β2")}
+    if len(over[MATCHED]) > 1:
+        words = "spread of results over β1, at the same lr less at the same rotation"
+        against["in-disguise"] = (over[MATCHED], words)
+    first = _spread(over[SAME])
+    for name, (others, words) in against.items():
+        other = _spread(others)
+        differences = Stat.of([first[s] - other[s] for s in sorted(first.keys() & other.keys())])
+        claims.append(Claim(f"{name}/{task}", "hypothesis from RE", f"{words}: {task}", 0.0, differences, "above"))
+    for kind in CURVES:
+        measured = worse(cases.get((DEFAULT, kind), []), base)
+        claims.append(
+            Claim(f"scheduled/{task}-{'falling' if kind == FALLING else 'rising'}", "thesis 3.2, open",
+                  f"share by which {kind} is worse than constant: {task}", 0.0, measured, tolerance=NEAR[task])
+        )  # fmt: skip
+    return claims
