@@ -40,6 +40,7 @@ class Trial:
         limit: the trial has diverged when the loss is above this many times the first; None: only when it is not
             finite.
         evaluate: test each k-th step, and at the end; 0 at the end alone.
+        structure: measure gradients by `equipoise.lab.structure` at the first and each k-th step; 0 never.
         data_options: what the loader takes.
         model_options: what the model's maker takes.
         optimizer_options: what the optimizer takes besides.
@@ -68,6 +69,7 @@ class Trial:
     channels_last: bool = False
     limit: float | None = 10.0
     evaluate: int = 0
+    structure: int = 0
     data_options: Mapping[str, Any] = field(default_factory=_no_options)
     model_options: Mapping[str, Any] = field(default_factory=_no_options)
     optimizer_options: Mapping[str, Any] = field(default_factory=_no_options)
@@ -79,7 +81,7 @@ class Trial:
         _check.number("weight_decay", self.weight_decay, low=0)
         for name in ("steps", "batch_size"):
             _check.whole(name, getattr(self, name), low=1)
-        for name in ("warmup", "evaluate"):
+        for name in ("warmup", "evaluate", "structure"):
             _check.whole(name, getattr(self, name))
         _check.choice("precision", self.precision, PRECISIONS)
         # As JSON has it, so that a trial is equal to itself read back: no tuples, no numbers of numpy.

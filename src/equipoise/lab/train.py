@@ -21,6 +21,7 @@ from equipoise.lab import models, optimizers, task
 from equipoise.lab.config import Trial
 from equipoise.lab.data import Data, load
 from equipoise.lab.result import RESULT, Result, versions
+from equipoise.lab.structure import structure
 
 CHECK = 20
 """Steps after which the loss is looked at; its mean over them is what is logged as `train_loss`."""
@@ -120,7 +121,7 @@ class _Training:
         with eq.watch(self.model, self.optimizer, self.folder / RUN, resume=resume, meta=meta, **watch) as seen:
             for start in range(done.step, trial.steps, CHECK):
                 stop = min(start + CHECK, trial.steps)
-                mean = float(self.steps(start + 1, stop)) / (stop - start)  # the one place that waits for the device
+                mean = float(self.steps(start + 1, stop, seen.log)) / (stop - start)  # the one place that waits for the device
                 done.step = stop
                 done.window.append(mean)
                 seen.log(train_loss=mean)
@@ -141,8 +142,8 @@ class _Training:
             done.seconds = before + time.perf_counter() - began
         return self.finish(diverged)
 
-    def steps(self, first: int, last: int) -> Tensor:
-        """Train these steps; the sum of their losses, still on the device."""
+    def steps(self, first: int, last: int, log: Callable[..., None]) -> Tensor:
+        """Train these steps, log what gradients look like; the sum of the losses, still on the device."""
         trial, model, optimizer = self.trial, self.model, self.optimizer
         total = torch.zeros((), device=self.device)
         for step in range(first, last + 1):
@@ -153,8 +154,12 @@ class _Training:
                 loss = task.loss(self.data.task, model, x, y)
             optimizer.zero_grad()
             loss.backward()
+            looked = trial.structure and (step == 1 or step % trial.structure == 0)
+            found = structure(model) if looked else {}
             optimizer.step()
             self.schedule.step()
+            if found:
+                log(**found)
             total += loss.detach()
         return total
 
