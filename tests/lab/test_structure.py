@@ -43,7 +43,7 @@ def test_chance_is_one() -> None:
     for _ in range(400):
         a, b = (torch.linalg.qr(torch.randn(32, 16, dtype=torch.float64))[0] for _ in range(2))
         values.append(alignment(a, b))
-    assert np.mean(values) == pytest.approx(1, abs=4 * np.std(values) / 20)
+    assert np.mean(values) == pytest.approx(1, abs=4 * float(np.std(values)) / 20)
 
 
 def test_a_trial_logs_it_and_does_the_same_steps(tmp_path: Path) -> None:

@@ -121,7 +121,9 @@ class _Training:
         with eq.watch(self.model, self.optimizer, self.folder / RUN, resume=resume, meta=meta, **watch) as seen:
             for start in range(done.step, trial.steps, CHECK):
                 stop = min(start + CHECK, trial.steps)
-                mean = float(self.steps(start + 1, stop, seen.log)) / (stop - start)  # the one place that waits for the device
+                mean = float(self.steps(start + 1, stop, seen.log)) / (
+                    stop - start
+                )  # the one place that waits for the device
                 done.step = stop
                 done.window.append(mean)
                 seen.log(train_loss=mean)

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from equipoise.lab.experiments._convex import Convex, Size
 
-LRS = {"sgdm": (0.1, 0.3, 1.0, 3.0, 10.0), "adamw": (0.03, 0.1, 0.3, 1.0), "muon": (0.1, 0.3, 1.0)}
+LRS = {"sgdm": (0.1, 0.3, 1.0, 3.0, 10.0), "adamw": (0.1, 0.3, 1.0, 3.0), "muon": (0.1, 0.3, 1.0)}
 ONE = {name: (lrs[1],) for name, lrs in LRS.items()}
 FLOORS = {"sgdm": (0.1, 1.0), "adamw": (0.03, 0.3), "muon": (0.1, 1.0)}
 

@@ -14,7 +14,7 @@ from equipoise.lab.experiments._convex import WEIGHT, Convex, Size
 from equipoise.lab.experiments.base import Done, Outcome
 from equipoise.lab.results import Claim, Stat
 
-LRS = {"sgdm": (0.1, 0.3, 1.0, 3.0, 10.0), "adamw": (0.03, 0.1, 0.3, 1.0), "muon": (0.1, 0.3, 1.0)}
+LRS = {"sgdm": (0.3, 1.0, 3.0, 10.0, 30.0), "adamw": (0.1, 0.3, 1.0, 3.0), "muon": (0.1, 0.3, 1.0, 3.0)}
 ONE = {name: (lrs[1],) for name, lrs in LRS.items()}
 FLOORS = {"sgdm": (0.1, 1.0), "adamw": (0.03, 0.3), "muon": (0.1, 1.0)}
 
@@ -25,7 +25,9 @@ class LogisticRegression(Convex):
 
     name: ClassVar[str] = "logistic-regression"
     source: ClassVar[str] = "thesis 5.2.2"
-    about: ClassVar[str] = "The same for classes: when is Muon better than SGD and AdamW, and what is its gradient like?"
+    about: ClassVar[str] = (
+        "The same for classes: when is Muon better than SGD and AdamW, and what is its gradient like?"
+    )
     statements: ClassVar[Mapping[str, str]] = {
         "condition": "thesis 5.2.1, of both problems: the features' condition number tells how hard it is to learn",
         "muon-conditions": (
@@ -89,7 +91,8 @@ class LogisticRegression(Convex):
                     parts = [run.series(f"grad_{end}/{WEIGHT}").values for end in ("bottom", "top")]
                     updates = [run.series(f"update_{end}", WEIGHT).values for end in ("bottom", "top")]
                 gradients.append(float((parts[0] / parts[1]).mean()))
-                steps.append(float((updates[0] / updates[1]).mean()))
+                moved = updates[1] > 0  # not the last step, where lr is 0
+                steps.append(float((updates[0][moved] / updates[1][moved]).mean()))
         own = [
             Claim(f"classes/{which}", "theory", f"smallest over largest singular value of {of}, mean over the steps",
                   0.0, Stat.of(found), tolerance=0.01)
