@@ -120,7 +120,7 @@ class Svd(Experiment):
                 row[3].plot(seen.steps["grad"], values, color=colours[name], lw=0.4, alpha=0.6)
             row[3].plot(seen.steps["grad"], np.mean(list(seen.aligned.values()), 0), color=colours[name], lw=2)
             row[3].axhline(1, color="gray", lw=0.8, ls=":")
-            row[3].set_title(f"{model}: alignment, gradient and weights", fontsize=8)
+            row[3].set_title(f"{model}: alignment", fontsize=8)
         for axis in axes[1]:
             axis.set(xlabel="step")
         axes[0, 0].legend(fontsize=8)
