@@ -14,7 +14,7 @@ from equipoise.lab.experiments._convex import WEIGHT, Convex, Size
 from equipoise.lab.experiments.base import Done, Outcome
 from equipoise.lab.results import Claim, Stat
 
-LRS = {"sgdm": (0.3, 1.0, 3.0, 10.0, 30.0), "adamw": (0.1, 0.3, 1.0, 3.0), "muon": (0.1, 0.3, 1.0, 3.0)}
+LRS = {"sgdm": (0.3, 3.0, 10.0, 30.0, 100.0), "adamw": (0.1, 0.3, 1.0, 3.0, 10.0), "muon": (0.1, 0.3, 1.0, 3.0, 10.0)}
 ONE = {name: (lrs[1],) for name, lrs in LRS.items()}
 FLOORS = {"sgdm": (0.1, 1.0), "adamw": (0.03, 0.3), "muon": (0.1, 1.0)}
 

@@ -104,23 +104,19 @@ class Svd(Experiment):
         )
 
     def draw(self, outcome: Outcome, figure: Any) -> None:
-        """Effective rank of the three over the steps, and alignment; thin lines are layers."""
+        """Effective rank of the three over the steps, and alignment: mean over layers, and their range."""
         axes = figure.subplots(2, 4, sharex="row")
         colours = {"adamw": "tab:orange", "muon": "tab:green"}
         for (model, name), seen in outcome.curves["seen"].items():
             row = axes[int(model == "gpt")]
-            for axis, of in zip(row, OF, strict=False):
-                for values in seen.share[of].values():
-                    axis.plot(seen.steps[of], values, color=colours[name], lw=0.4, alpha=0.6)
-                mean = np.mean(list(seen.share[of].values()), 0)
-                axis.plot(seen.steps[of], mean, color=colours[name], lw=2, label=name)
-                axis.set(ylim=(0, 1.05))
-                axis.set_title(f"{model}: {of}, effective rank", fontsize=8)
-            for values in seen.aligned.values():
-                row[3].plot(seen.steps["grad"], values, color=colours[name], lw=0.4, alpha=0.6)
-            row[3].plot(seen.steps["grad"], np.mean(list(seen.aligned.values()), 0), color=colours[name], lw=2)
+            parts = [(of, seen.share[of], f"{of}, effective rank") for of in OF] + [("grad", seen.aligned, "alignment")]
+            for axis, (of, layers, title) in zip(row, parts, strict=True):
+                values = np.array(list(layers.values()))
+                axis.plot(seen.steps[of], values.mean(0), color=colours[name], lw=2, label=name)
+                axis.fill_between(seen.steps[of], values.min(0), values.max(0), color=colours[name], alpha=0.2, lw=0)
+                axis.set(ylim=(0, None if title == "alignment" else 1.05))
+                axis.set_title(f"{model}: {title}", fontsize=8)
             row[3].axhline(1, color="gray", lw=0.8, ls=":")
-            row[3].set_title(f"{model}: alignment", fontsize=8)
         for axis in axes[1]:
             axis.set(xlabel="step")
         axes[0, 0].legend(fontsize=8)
