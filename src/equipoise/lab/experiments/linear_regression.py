@@ -44,7 +44,7 @@ class LinearRegression(Convex):
     }
     data: ClassVar[str] = "regression"
     sizes: ClassVar[Mapping[str, Size]] = {
-        "smoke": Size(128, 6, 4, 16, 40, (1.0, 30.0), (0.1, 1.0), ONE, FLOORS, 1),
+        "smoke": Size(128, 6, 4, 16, 30, (1.0, 30.0), (0.1, 1.0), ONE, FLOORS, 1),
         "small": Size(1000, 20, 10, 50, 200, (1.0, 10.0, 100.0), (0.1, 1.0), LRS, FLOORS, 3),
         "full": Size(
             10_000, 200, 50, 100, 2000, (1.0, 10.0, 100.0, 1000.0), (0.1, 1.0),

@@ -44,8 +44,11 @@ _RESNET = Trial(
 
 SIZES = {
     "smoke": _Size(
-        _GPT.vary({"steps": 12, "model_options": {"size": "tiny", "depth": 1}}),
-        _RESNET.vary({"steps": 12, "model_options.width": 4}), 0.02, 0.02, 1,
+        _GPT.vary({
+            "steps": 10, "model_options": {"size": "tiny", "depth": 1}, "batch_size": 4,
+            "data_options": {"size": 50_000, "length": 32},
+        }),
+        _RESNET.vary({"steps": 10, "model_options.width": 4, "batch_size": 16}), 0.02, 0.02, 1,
     ),
     "small": _Size(_GPT, _RESNET, 0.02, 5e-3, 3),
     "full": _Size(WIKITEXT, CIFAR, 0.02, 2e-4, 5),

@@ -38,8 +38,11 @@ _GPT = TEXT.vary({"model_options": {"size": "tiny", "width": 64}, "batch_size": 
 
 SIZES = {
     "smoke": _Size(
-        _RESNET.vary({"steps": 12, "model_options.width": 4}),
-        _GPT.vary({"steps": 12, "model_options": {"size": "tiny", "depth": 1}}),
+        _RESNET.vary({"steps": 10, "model_options.width": 4, "batch_size": 16}),
+        _GPT.vary({
+            "steps": 10, "model_options": {"size": "tiny", "depth": 1}, "batch_size": 4,
+            "data_options": {"size": 50_000, "length": 32},
+        }),
         {"adamw": (3e-3,), "muon": (0.02,)}, 1,
     ),
     "small": _Size(_RESNET, _GPT, {"adamw": (3e-3, 1e-2), "muon": (0.02, 0.06)}, 3),
