@@ -129,7 +129,7 @@ class MuonVariants(Experiment):
                 axis.semilogy(seen.steps, plain[middle] / scale, color=colours[name], lw=0.8, ls="--")
                 axis.set_title(f"{model}: {what} of {middle}", fontsize=7)
             row[2].semilogy(seen.top_steps, seen.relatives, color=colours[name], lw=1.2)
-            row[2].set_title(f"{model}: spectral norm of updates over the weights'", fontsize=7)
+            row[2].set_title(f"{model}: ‖update‖₂ over ‖w‖₂", fontsize=7)
         for axis in axes[1]:
             axis.set(xlabel="step")
         axes[0, 0].legend(fontsize=7)
