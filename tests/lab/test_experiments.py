@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -12,6 +13,8 @@ from equipoise.lab.config import Trial
 from equipoise.lab.data import load
 from equipoise.lab.experiments import Done, catalogue, find
 from equipoise.lab.experiments.assumptions import radial
+from equipoise.lab.experiments.linear_regression import LinearRegression
+from equipoise.lab.experiments.logistic_regression import LogisticRegression
 from equipoise.lab.result import Result
 from equipoise.lab.results import Claim, Stat, over_seeds
 from equipoise.lab.train import train
@@ -211,6 +214,48 @@ def switch(outcome) -> None:
         assert len(set(losses)) == len(losses) == 6
 
 
+def convex(outcome) -> None:
+    """Every setting has all three, some of the loss is left, and less at no setting than there can be."""
+    assert len(outcome.rows) == 2 * 3 * 3
+    first = {(r["batch"], r["condition"], r["optimizer"]): r["rank of the gradient, first"].mean for r in outcome.rows}
+    for row in outcome.rows:
+        assert -9 <= row["log10 left"].mean < 0.5
+        assert 1 <= row["late"].mean <= 4
+        assert first["full", 30.0, row["optimizer"]] < first["full", 1.0, row["optimizer"]]
+    assert first["full", 1.0, "sgdm"] == first["full", 1.0, "muon"], "the same weights at first"
+
+
+def logistic_regression(outcome) -> None:
+    """The gradient's rows sum to zero over classes, so that one singular value is none, of Muon's steps, too."""
+    convex(outcome)
+    claims = {claim.name: claim for claim in outcome.claims}
+    for part in ("gradient", "step"):
+        assert claims[f"classes/{part}"].measured.mean < 1e-3
+
+
+def muon(outcome) -> None:
+    """Polar factors are as accurate as asked, rotation is as asked, norms are kept."""
+    rows = {(r["model"], r["Muon"]): r for r in outcome.rows}
+    assert len(rows) == 14
+    for model in ("gpt", "resnet"):
+        assert 1 < rows[model, "lr"]["‖U‖₂ / lr"].mean < 1.2, "four steps: 20 % at most"
+        assert rows[model, "accurate"]["‖U‖₂ / lr"].mean == pytest.approx(1, abs=2e-3)
+        for name in ("rotational", "hyperball"):
+            assert rows[model, name]["last norm / first"].mean == pytest.approx(1, abs=1e-4)
+            assert rows[model, name]["rotation / forecast"].mean == pytest.approx(1, abs=0.05)
+        assert rows[model, "independent"]["last norm / first"].mean < rows[model, "lr"]["last norm / first"].mean
+
+
+def svd(outcome) -> None:
+    """Muon's updates have more directions than AdamW's, gradients of a GPT few."""
+    rows = {(r["model"], r["optimizer"]): r for r in outcome.rows}
+    assert len(rows) == 4
+    for model in ("resnet", "gpt"):
+        share = {name: rows[model, name]["effective rank of update, share"].mean for name in ("adamw", "muon")}
+        assert share["adamw"] < share["muon"] <= 1
+    assert rows["gpt", "muon"]["stable rank of grad / random's"].mean < 0.5
+
+
 CHECKS = {
     "adam-vs-adamw": adam_vs_adamw,
     "assumptions": assumptions,
@@ -219,14 +264,18 @@ CHECKS = {
     "constrain": constrain,
     "epsilon": epsilon,
     "imbalance": imbalance,
+    "linear-regression": convex,
+    "logistic-regression": logistic_regression,
     "lr-vs-wd": lr_vs_wd,
     "nested-adam": nested_adam,
+    "muon": muon,
     "norms": norms,
     "poor-normalisation": poor_normalisation,
     "random-walk": random_walk,
     "scale-sensitive": scale_sensitive,
     "sensitivity": sensitivity,
     "switch": switch,
+    "svd": svd,
     "warmup": warmup,
 }
 
@@ -314,6 +363,23 @@ def test_some_neurons_are_slowed() -> None:
         assert turned[name][~which].numpy() == pytest.approx(1.0, rel=0.05)
     assert (slow["body.1.weight"] != slow["body.4.weight"]).any()
     assert turned["head.weight"].numpy() == pytest.approx(1.0, rel=0.05)
+
+
+def test_the_optimum_of_a_regression() -> None:
+    """Against the normal equations, and against gradient descent to where nothing moves."""
+    data = load("regression", samples=80, inputs=4, outputs=3, tests=0).test
+    assert data is not None
+    X, Y = data.x.double(), data.y.double()
+    W = torch.linalg.inv(X.T @ X) @ X.T @ Y
+    assert LinearRegression.losses(X, data.y) == pytest.approx((float((Y**2).mean()), float(((X @ W - Y) ** 2).mean())))
+    data = load("classification", samples=80, inputs=4, outputs=3, noise=0.5, tests=0).test
+    assert data is not None
+    X, W = data.x.double(), torch.zeros(5, 3, dtype=torch.float64)
+    one_hot = torch.nn.functional.one_hot(data.y, 3).double()
+    for _ in range(4000):
+        W -= X.T @ (torch.softmax(X @ W, 1) - one_hot) / len(X)
+    least = float(-(one_hot * torch.log_softmax(X @ W, 1)).sum() / len(X))
+    assert LogisticRegression.losses(X, data.y) == pytest.approx((float(np.log(3)), least), rel=1e-9)
 
 
 def test_statistics_by_hand() -> None:

@@ -129,6 +129,12 @@ def worst_error(polynomials: Sequence[Polynomial], lower: float) -> float:
     0.529 0.113
     """
     lower = check.number("lower", lower, low=0, high=1, open_low=True)
+    return _worst(tuple(tuple(p) for p in polynomials), lower)
+
+
+@lru_cache(maxsize=256)
+def _worst(polynomials: tuple[Polynomial, ...], lower: float) -> float:
+    # Muon asks at every step, for every shape.
     return float(np.abs(1 - evaluate(polynomials, np.geomspace(lower, 1, 20_001))).max())
 
 

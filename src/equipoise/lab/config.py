@@ -44,7 +44,8 @@ class Trial:
         model_options: what the model's maker takes.
         optimizer_options: what the optimizer takes besides.
         schedule_options: what the schedule takes besides.
-        watch: arguments of `eq.watch`, as `every` and `neurons`.
+        watch: arguments of `eq.watch`, as `every` and `neurons`; and `structure`: measure gradients by
+            `equipoise.lab.structure` at the first and each k-th step.
 
     >>> trial = Trial(lr=0.1, model_options={"width": 64})
     >>> Trial.from_json(trial.to_json()) == trial

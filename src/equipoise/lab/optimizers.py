@@ -27,11 +27,14 @@ def _adam_nested(groups: Any, **options: Any) -> torch.optim.Optimizer:
     return eq.AdamW(groups, nested=True, **options)
 
 
-def _muon(groups: Any, *, lr: float, weight_decay: float, adam: Any = None, **options: Any) -> torch.optim.Optimizer:
-    # What AdamW takes decays at the same rate as the matrices, unless it is said otherwise.
-    rest = {"lr": 3e-3, "betas": (0.9, 0.95)} | dict(adam or {})
-    rest.setdefault("weight_decay", lr * weight_decay / rest["lr"])
-    return eq.Muon(groups, lr=lr, weight_decay=weight_decay, adam=rest, **options)
+def _muon(kind: Maker) -> Maker:
+    def make(groups: Any, *, lr: float, weight_decay: float, adam: Any = None, **options: Any) -> torch.optim.Optimizer:
+        # What AdamW takes decays at the same rate as the matrices, unless it is said otherwise.
+        rest = {"lr": 3e-3, "betas": (0.9, 0.95)} | dict(adam or {})
+        rest.setdefault("weight_decay", lr * weight_decay / rest["lr"])
+        return kind(groups, lr=lr, weight_decay=weight_decay, adam=rest, **options)
+
+    return make
 
 
 def _imbalanced(groups: Any, *, portion: float = 0.5, factor: float = 0.1, **options: Any) -> torch.optim.Optimizer:
@@ -96,13 +99,15 @@ MAKERS: dict[str, Maker] = {
     "adamw_relative_eps": _relative_eps,
     "adamw_switches": eq.AdamW,
     "imbalanced_adamw": _imbalanced,
+    "hyperball_muon": _muon(eq.HyperballMuon),
     "lion": eq.Lion,
-    "muon": _muon,
+    "muon": _muon(eq.Muon),
     "ngd": eq.NormalizedGD,
     "rmsprop": eq.RMSProp,
     "rotational_adam_l2": eq.RotationalAdamL2,
     "rotational_adamw": eq.RotationalAdamW,
     "rotational_lion": eq.RotationalLion,
+    "rotational_muon": _muon(eq.RotationalMuon),
     "rotational_sgdm": eq.RotationalSGDM,
     "sgdm": _sgdm,
     "signsgdm": eq.SignSGDM,

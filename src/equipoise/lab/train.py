@@ -21,6 +21,8 @@ from equipoise.lab import models, optimizers, task
 from equipoise.lab.config import Trial
 from equipoise.lab.data import Data, load
 from equipoise.lab.result import RESULT, Result, versions
+from equipoise.lab.structure import structure
+from equipoise.theory import _check
 
 CHECK = 20
 """Steps after which the loss is looked at; its mean over them is what is logged as `train_loss`."""
@@ -85,6 +87,7 @@ class _Training:
             model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         self.model: nn.Module = model
         self.optimizer, self.schedule = optimizers.make(trial, model)
+        self.structure = _check.whole("watch.structure", trial.watch.get("structure", 0))
         self.done = _Progress()
         self.load()
 
@@ -113,14 +116,16 @@ class _Training:
         trial, done = self.trial, self.done
         meta = {"trial": trial.key, "name": f"{trial.model} {trial.data} {trial.optimizer} seed {trial.seed}"}
         resume: bool | int = done.step if done.step else False
-        watch = {"every": None, "diagnose": False} | dict(trial.watch)
+        watch = {"every": None, "diagnose": False} | {k: v for k, v in trial.watch.items() if k != "structure"}
         diverged = False
         began = saved = time.perf_counter()
         before = done.seconds
         with eq.watch(self.model, self.optimizer, self.folder / RUN, resume=resume, meta=meta, **watch) as seen:
             for start in range(done.step, trial.steps, CHECK):
                 stop = min(start + CHECK, trial.steps)
-                mean = float(self.steps(start + 1, stop)) / (stop - start)  # the one place that waits for the device
+                mean = float(self.steps(start + 1, stop, seen.log)) / (
+                    stop - start
+                )  # the one place that waits for the device
                 done.step = stop
                 done.window.append(mean)
                 seen.log(train_loss=mean)
@@ -141,8 +146,8 @@ class _Training:
             done.seconds = before + time.perf_counter() - began
         return self.finish(diverged)
 
-    def steps(self, first: int, last: int) -> Tensor:
-        """Train these steps; the sum of their losses, still on the device."""
+    def steps(self, first: int, last: int, log: Callable[..., None]) -> Tensor:
+        """Train these steps, log what gradients look like; the sum of the losses, still on the device."""
         trial, model, optimizer = self.trial, self.model, self.optimizer
         total = torch.zeros((), device=self.device)
         for step in range(first, last + 1):
@@ -153,8 +158,12 @@ class _Training:
                 loss = task.loss(self.data.task, model, x, y)
             optimizer.zero_grad()
             loss.backward()
+            looked = self.structure and (step == 1 or step % self.structure == 0)
+            found = structure(model) if looked else {}
             optimizer.step()
             self.schedule.step()
+            if found:
+                log(**found)
             total += loss.detach()
         return total
 

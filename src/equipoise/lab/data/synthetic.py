@@ -21,7 +21,7 @@ def regression(
         outputs: D.
         condition: condition number of Z, its singular values being in geometric sequence; None leaves Z Gaussian.
         noise: standard deviation of ε.
-        tests: samples to test on, of the same distribution.
+        tests: samples to test on, of the same distribution; 0 tests on those that it is trained on.
         seed: of everything.
 
     W* has d + 1 rows; the thesis prints d.
@@ -43,7 +43,7 @@ def classification(
         outputs: number of classes.
         condition: as for `regression`.
         noise: standard deviation of ε, on probabilities.
-        tests: samples to test on.
+        tests: samples to test on; 0 tests on those that it is trained on.
         seed: of everything.
     """
     X, W, g = _features(samples, inputs, outputs, condition, tests, seed)
@@ -57,7 +57,7 @@ def _features(
 ) -> tuple[Tensor, Tensor, torch.Generator]:
     N, d, D = (_check.whole(n, v, low=1) for n, v in (("samples", samples), ("inputs", inputs), ("outputs", outputs)))
     g = seeded(seed, "synthetic")
-    Z = torch.randn(N + _check.whole("tests", tests, low=1), d, generator=g, dtype=torch.float64)
+    Z = torch.randn(N + _check.whole("tests", tests), d, generator=g, dtype=torch.float64)
     if condition is not None:
         _check.number("condition", condition, low=1)
         if d > N:
@@ -73,4 +73,5 @@ def _features(
 def _data(name: str, task: str, X: Tensor, Y: Tensor, N: int, outputs: int, condition: float | None) -> Data:
     X = X.float()
     info = {"condition": condition, "bias": True}
-    return Data(name, task, Split(X[:N], Y[:N]), Split(X[N:], Y[N:]), outputs, info)
+    train = Split(X[:N], Y[:N])
+    return Data(name, task, train, Split(X[N:], Y[N:]) if len(X) > N else train, outputs, info)

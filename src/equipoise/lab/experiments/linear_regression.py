@@ -1,0 +1,60 @@
+"""Linear regression with many outputs, the simplest problem that has a matrix: thesis 5.2.1."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import ClassVar, final
+
+import torch
+from torch import Tensor
+
+from equipoise.lab.experiments._convex import Convex, Size
+
+LRS = {"sgdm": (0.1, 0.3, 1.0, 3.0, 10.0), "adamw": (0.1, 0.3, 1.0, 3.0), "muon": (0.1, 0.3, 1.0)}
+ONE = {name: (lrs[1],) for name, lrs in LRS.items()}
+FLOORS = {"sgdm": (0.1, 1.0), "adamw": (0.03, 0.3), "muon": (0.1, 1.0)}
+
+
+@final
+class LinearRegression(Convex):
+    """SGD, AdamW and Muon on linear regression."""
+
+    name: ClassVar[str] = "linear-regression"
+    source: ClassVar[str] = "thesis 5.2.1"
+    about: ClassVar[str] = "When is Muon better than SGD and AdamW on linear regression, and what is its gradient like?"
+    statements: ClassVar[Mapping[str, str]] = {
+        "condition": "thesis 5.2.1: the features' condition number tells how hard the problem is to learn",
+        "muon-conditions": (
+            "thesis 5.2 asks under which minimal conditions Muon has advantages; hypothesis: full batches of"
+            " ill-conditioned features"
+        ),
+        "noise": (
+            "theory: with full batches noise moves the optimum and nothing else; with mini-batches it is noise of the"
+            " gradient"
+        ),
+        "gradient-rank": "thesis 5.2.1: G = VΣ²VᵀW − VΣUᵀY, so that the gradient has the features' spectrum",
+        "flatter": (
+            "thesis 5.2.1 means to study the SVD of the gradient over the steps; hypothesis: orthogonal steps leave"
+            " it flatter than SGD does"
+        ),
+        "floor": (
+            "theory 8: the size of dualize(G) is not G's, so that at a constant lr Adam and Muon stop at a loss ∝ lr²,"
+            " while SGD goes on"
+        ),
+    }
+    data: ClassVar[str] = "regression"
+    sizes: ClassVar[Mapping[str, Size]] = {
+        "smoke": Size(128, 6, 4, 16, 30, (1.0, 30.0), (0.1, 1.0), ONE, FLOORS, 1),
+        "small": Size(1000, 20, 10, 50, 200, (1.0, 10.0, 100.0), (0.1, 1.0), LRS, FLOORS, 3),
+        "full": Size(
+            10_000, 200, 50, 100, 2000, (1.0, 10.0, 100.0, 1000.0), (0.1, 1.0),
+            {name: [lr * f for lr in lrs for f in (0.3, 1.0)] for name, lrs in LRS.items()}, FLOORS, 5,
+        ),
+    }  # fmt: skip
+
+    @staticmethod
+    def losses(X: Tensor, Y: Tensor) -> tuple[float, float]:
+        """Of W = 0, and of (XᵀX)⁻¹XᵀY."""
+        Y = Y.double()
+        W = torch.linalg.lstsq(X, Y).solution
+        return float(Y.square().mean()), float((Y - X @ W).square().mean())

@@ -1,0 +1,101 @@
+"""Logistic regression with many classes, a network of one layer: thesis 5.2.2."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import ClassVar, final
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from equipoise.lab.experiments._convex import WEIGHT, Convex, Size
+from equipoise.lab.experiments.base import Done, Outcome
+from equipoise.lab.results import Claim, Stat
+
+LRS = {"sgdm": (0.3, 3.0, 10.0, 30.0, 100.0), "adamw": (0.1, 0.3, 1.0, 3.0, 10.0), "muon": (0.1, 0.3, 1.0, 3.0, 10.0)}
+ONE = {name: (lrs[1],) for name, lrs in LRS.items()}
+FLOORS = {"sgdm": (0.1, 1.0), "adamw": (0.03, 0.3), "muon": (0.1, 1.0)}
+
+
+@final
+class LogisticRegression(Convex):
+    """SGD, AdamW and Muon on logistic regression."""
+
+    name: ClassVar[str] = "logistic-regression"
+    source: ClassVar[str] = "thesis 5.2.2"
+    about: ClassVar[str] = (
+        "The same for classes: when is Muon better than SGD and AdamW, and what is its gradient like?"
+    )
+    statements: ClassVar[Mapping[str, str]] = {
+        "condition": "thesis 5.2.1, of both problems: the features' condition number tells how hard it is to learn",
+        "muon-conditions": (
+            "thesis 5.2 asks under which minimal conditions Muon has advantages; hypothesis: full batches of"
+            " ill-conditioned features"
+        ),
+        "noise": (
+            "theory: with full batches noise changes the problem alone; with mini-batches it is noise of the gradient"
+        ),
+        "gradient-rank": "thesis 5.2.2: G = Xᵀ(P − Y)/N, so that the gradient has the features' spectrum",
+        "flatter": (
+            "thesis 5.2 means to study the SVD of the gradient over the steps; hypothesis: orthogonal steps leave it"
+            " flatter than SGD does"
+        ),
+        "floor": (
+            "theory 8: the size of dualize(G) is not G's, so that at a constant lr Adam and Muon stop at a loss ∝ lr²"
+            " near the optimum, while SGD goes on"
+        ),
+        "classes": (
+            "theory: the rows of P − Y sum to 0, so that the gradient's rank is K − 1 at most, and Muon's step has one"
+            " singular value of 0"
+        ),
+    }
+    data: ClassVar[str] = "classification"
+    sizes: ClassVar[Mapping[str, Size]] = {
+        "smoke": Size(128, 6, 4, 16, 30, (1.0, 30.0), (0.2, 0.5), ONE, FLOORS, 1),
+        "small": Size(1000, 20, 10, 50, 200, (1.0, 10.0, 100.0), (0.2, 0.5), LRS, FLOORS, 3),
+        "full": Size(
+            10_000, 200, 50, 100, 2000, (1.0, 10.0, 100.0, 1000.0), (0.2, 0.5),
+            {name: [lr * f for lr in lrs for f in (0.3, 1.0)] for name, lrs in LRS.items()}, FLOORS, 5,
+        ),
+    }  # fmt: skip
+
+    @staticmethod
+    def losses(X: Tensor, Y: Tensor) -> tuple[float, float]:
+        """Of W = 0, and the least that L-BFGS finds."""
+        X = torch.linalg.qr(X)[0] * len(X) ** 0.5  # the least loss is the same, and far sooner found
+        W = torch.zeros(X.shape[1], int(Y.max()) + 1, dtype=X.dtype, requires_grad=True)
+        search = torch.optim.LBFGS(
+            [W], max_iter=5000, max_eval=20_000, tolerance_grad=1e-9, tolerance_change=0.0, history_size=50,
+            line_search_fn="strong_wolfe",
+        )  # fmt: skip
+
+        def loss() -> Tensor:
+            search.zero_grad()
+            value = functional.cross_entropy(X @ W, Y)
+            value.backward()
+            return value
+
+        with torch.enable_grad():
+            search.step(loss)
+            return math.log(W.shape[1]), float(loss().detach())
+
+    def analyse(self, done: Sequence[Done]) -> Outcome:
+        """With the smallest singular values of gradients and of Muon's steps."""
+        outcome = super().analyse(done)
+        gradients, steps = [], []
+        for members in (v for (s, name), v in self.best(done).items() if name == "muon" and s.batch == "full"):
+            for d in members:
+                with d.open() as run:
+                    parts = [run.series(f"grad_{end}/{WEIGHT}").values for end in ("bottom", "top")]
+                    updates = [run.series(f"update_{end}", WEIGHT).values for end in ("bottom", "top")]
+                gradients.append(float((parts[0] / parts[1]).mean()))
+                moved = updates[1] > 0  # not the last step, where lr is 0
+                steps.append(float((updates[0][moved] / updates[1][moved]).mean()))
+        own = [
+            Claim(f"classes/{which}", "theory", f"smallest over largest singular value of {of}, mean over the steps",
+                  0.0, Stat.of(found), tolerance=0.01)
+            for which, of, found in (("gradient", "the gradient", gradients), ("step", "Muon's step", steps))
+        ]  # fmt: skip
+        return Outcome(outcome.rows, [*outcome.claims, *own], outcome.curves)
