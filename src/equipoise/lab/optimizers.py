@@ -12,8 +12,8 @@ import equipoise as eq
 from equipoise.lab.config import Trial
 from equipoise.lab.data.base import seeded
 from equipoise.lab.models import Walk
+from equipoise.lab.shapes import shapes
 from equipoise.schedules import Scheduler
-from equipoise.schedules.names import named
 from equipoise.theory import _check
 
 Maker = Callable[..., torch.optim.Optimizer]
@@ -83,7 +83,5 @@ def make(trial: Trial, model: nn.Module) -> tuple[torch.optim.Optimizer, Schedul
     options = dict(trial.optimizer_options)
     groups = eq.param_groups(model, head=[] if isinstance(model, Walk) else None, roles=options.pop("roles", None))
     optimizer = maker(groups, lr=trial.lr, weight_decay=trial.weight_decay, **options)
-    shape = named(
-        trial.schedule, steps=trial.steps, peak=1.0, warmup=trial.warmup, final=trial.final, **trial.schedule_options
-    )
-    return optimizer, Scheduler(optimizer, lr=shape, relative=True)
+    lr, decay = shapes(trial)
+    return optimizer, Scheduler(optimizer, lr=lr, weight_decay=decay, relative=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, final
@@ -29,8 +30,12 @@ def by_setting(done: Sequence[Done], paths: Sequence[str]) -> dict[Setting, list
     """Trials by the fields that they differ in, as `lr` or `optimizer_options.l2`; in a setting they differ by seed."""
     found: dict[Setting, list[Done]] = {}
     for one in done:
-        found.setdefault(tuple(one.trial.get(path) for path in paths), []).append(one)
+        found.setdefault(tuple(_hashable(one.trial.get(path)) for path in paths), []).append(one)
     return {key: sorted(members, key=lambda d: d.trial.seed) for key, members in found.items()}
+
+
+def _hashable(value: Any) -> Any:
+    return json.dumps(value, sort_keys=True) if isinstance(value, list | dict) else value
 
 
 def stat(done: Sequence[Done], metric: str) -> Stat:

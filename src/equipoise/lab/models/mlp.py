@@ -24,8 +24,7 @@ def mlp(data: Data, *, width: int = 128, depth: int = 2, norm: str = "batch", bi
         bias: of the other layers.
     """
     _check.choice("norm", norm, NORMS)
-    assert isinstance(data.train, Split)
-    inputs = data.train.x[0].numel()
+    inputs = data.train.batches(1 if isinstance(data.train, Split) else data.info["count"], 0)(1)[0][0].numel()
     hidden = [inputs] + [_check.whole("width", width, low=1)] * _check.whole("depth", depth)
     parts: list[nn.Module] = [nn.Flatten()]
     for a, b in pairwise(hidden):
