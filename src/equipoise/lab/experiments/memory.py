@@ -76,7 +76,7 @@ class Memory(Experiment):
     statements: ClassVar[Mapping[str, str]] = {
         "contribution": "memory article Eq. 13, not measured there: what is left of a batch is in proportion to "
         "c_j = η_j Π(1 − η_i λ_i)",
-        "not-recency": "theory, against the null hypothesis that later is better: c_j says more about recall than the step",
+        "not-recency": "theory, against the null hypothesis that later is better: c_j says more than the step",
         "period": "memory article, 'Memory Period', not measured there: at constant lr memory falls as exp(−ηλ·age)",
         "no-decay": "memory article, 'Memory Period', not measured there: without weight decay no batch is forgotten",
         "equal": "memory article Eq. 16 and 17, not measured there: every batch counts the same",
