@@ -49,7 +49,7 @@ SIZES = {
         "vision": _Task(_VISION.vary({"steps": 12, "warmup": 2, "batch_size": 8, "model_options.width": 16}), (1e-2,)),
         "text": _Task(_TEXT.vary({"steps": 12, "warmup": 2, "batch_size": 8, "data_options.size": 20_000}), (1e-2,)),
     }, 1),
-    "small": _Size({"vision": _Task(_VISION, (3e-3, 1e-2, 3e-2)), "text": _Task(_TEXT, (5e-3, 1e-2, 2e-2))}, 3),
+    "small": _Size({"vision": _Task(_VISION, (1e-3, 3e-3, 1e-2, 3e-2)), "text": _Task(_TEXT, (2.5e-3, 5e-3, 1e-2))}, 3),
     "full": _Size({
         "vision": _Task(CIFAR.vary({"weight_decay": 0.05}), (3e-4, 1e-3, 3e-3, 1e-2, 3e-2)),
         "text": _Task(WIKITEXT.vary({"weight_decay": 0.1}), (3e-4, 1e-3, 3e-3, 1e-2)),

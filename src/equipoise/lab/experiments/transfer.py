@@ -55,11 +55,11 @@ class _Size:
 
 
 _SMALL = TEXT.vary({"data_options.length": 32, "batch_size": 8, "steps": 160, "schedule": "linear",
-                   "model_options.width": 32})  # fmt: skip
+                   "model_options.depth": 1, "model_options.width": 32})  # fmt: skip
 SIZES = {
     "smoke": _Size(_SMALL.vary({"steps": 20, "data_options.size": 20_000, "model_options.width": 8}), (1e-2,),
                    (0.5,), 1),
-    "small": _Size(_SMALL, (4e-3, 8e-3, 16e-3, 32e-3), (0.25, 1.0, 4.0), 3),
+    "small": _Size(_SMALL, (2.5e-3, 5e-3, 1e-2, 2e-2), (0.25, 1.0, 4.0), 3),
     "full": _Size(WIKITEXT.vary({"schedule": "linear", "model_options": {"size": "mini", "width": 128},
                                  "batch_size": 16}), (5e-4, 1e-3, 2e-3, 4e-3, 8e-3, 16e-3), (0.025, 0.1, 0.4, 1.6), 5),
 }  # fmt: skip
@@ -94,8 +94,9 @@ class Transfer(Experiment):
         if top is None:
             return []
         found = [at(kind, size.base, to, rest=top) for kind in CHANGES for to in moved(kind, top).values()]
-        slower = [Hyperparameters(to.lr / FACTOR, to.weight_decay) for to in size.grid]
-        found += [at("width", size.base, to, rest=top) for to in (*size.grid, *slower)]
+        # A wider network wants its hidden matrices slower, by every rule: the sweep begins lower.
+        lower = [Hyperparameters(to.lr / FACTOR**0.5, to.weight_decay) for to in size.grid]
+        found += [at("width", size.base, to, rest=top) for to in lower]
         return seeds(list({t.key: t for t in found}.values()), size.seeds)
 
     def analyse(self, done: Sequence[Done]) -> Outcome:
