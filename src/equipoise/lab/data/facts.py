@@ -103,7 +103,7 @@ def facts(
         torch.randn(never, inputs, generator=g), torch.randint(classes, (never,), generator=g)
     )  # fmt: skip
     test = Split(*lawful(law, tests, seeded(seed, "test")))
-    return Data("facts", "classes", Facts(law, x, y), test, classes, {"count": count}, probes)
+    return Data("facts", "classes", Facts(law, x, y), test, classes, probes=probes)
 
 
 def lawful(law: Tensor, size: int, g: torch.Generator) -> Batch:

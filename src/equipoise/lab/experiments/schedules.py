@@ -49,7 +49,9 @@ SIZES = {
         "vision": _Task(_VISION.vary({"steps": 12, "warmup": 2, "batch_size": 8, "model_options.width": 16}), (1e-2,)),
         "text": _Task(_TEXT.vary({"steps": 12, "warmup": 2, "batch_size": 8, "data_options.size": 20_000}), (1e-2,)),
     }, 1),
-    "small": _Size({"vision": _Task(_VISION, (1e-3, 3e-3, 1e-2, 3e-2)), "text": _Task(_TEXT, (2.5e-3, 5e-3, 1e-2))}, 3),
+    "small": _Size({
+        "vision": _Task(_VISION, (1e-3, 3e-3, 1e-2, 3e-2)), "text": _Task(_TEXT, (1.25e-3, 2.5e-3, 5e-3, 1e-2)),
+    }, 5),
     "full": _Size({
         "vision": _Task(CIFAR.vary({"weight_decay": 0.05}), (3e-4, 1e-3, 3e-3, 1e-2, 3e-2)),
         "text": _Task(WIKITEXT.vary({"weight_decay": 0.1}), (3e-4, 1e-3, 3e-3, 1e-2)),
@@ -108,7 +110,9 @@ class Schedules(Experiment):
             for name, values in found.items():
                 kept = {lr: s for lr, s in values.items() if s.count}
                 line[0].plot(list(kept), [s.mean for s in kept.values()], "o-", ms=3, lw=1, label=name)
+            lrs = sorted({lr for values in found.values() for lr in values})
             line[0].set(xscale="log", title=f"{task}: test loss over lr", xlabel="lr")
+            line[0].set_xticks(lrs, [f"{lr:g}" for lr in lrs])
             line[0].minorticks_off()
             mine = [row for row in outcome.rows if row["task"] == task]
             bars = [row["test loss"].std if row["test loss"].count > 1 else 0.0 for row in mine]

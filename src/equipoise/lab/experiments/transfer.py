@@ -126,26 +126,31 @@ class Transfer(Experiment):
         """Above the loss of the sweep over lr and decay, and where rules move to; below how far each is off."""
         kinds = list(outcome.curves)
         axes = figure.subplots(2, len(kinds), squeeze=False)
+        shades = None
         for (above, below), kind in zip(axes.T, kinds, strict=True):
             points, rules = outcome.curves[kind]
             lr, decay, loss = (np.array(x) for x in zip(*points, strict=True))
-            low = np.nanmin(loss)
-            shades = above.scatter(
-                lr, decay, c=np.clip(loss / low - 1, 0, 0.2), s=60, cmap="viridis_r", vmin=0, vmax=0.2
-            )
-            for number, (x, y) in enumerate(rules.values(), 1):
+            worse = np.clip(loss / loss.min() - 1, 0, 0.2)
+            shades = above.scatter(lr, decay, c=worse, s=50, cmap="viridis_r", vmin=0, vmax=0.2)
+            places: dict[tuple[float, float], list[str]] = {}
+            for number, place in enumerate(rules.values(), 1):
+                places.setdefault(place, []).append(str(number))
+            for place, numbers in places.items():
                 above.annotate(
-                    str(number), (x, y), fontsize=8, color="tab:red", xytext=(5, 3), textcoords="offset points"
+                    " ".join(numbers), place, xytext=(5, 4), textcoords="offset points", fontsize=8, color="red"
                 )
             above.set(xscale="log", yscale="log", title=f"{kind} ×{FACTOR}", xlabel="lr", ylabel="weight decay")
+            above.margins(0.2)
+            above.set_xticks(sorted(set(lr))[::2], [f"{x:.3g}" for x in sorted(set(lr))[::2]], fontsize=7)
             above.minorticks_off()
-            figure.colorbar(shades, ax=above, label="loss / best − 1")
             own = [row for row in outcome.rows if row["change"] == kind and row["rule"] in rules]
             bars = [row["regret"].std if row["regret"].count > 1 else 0.0 for row in own]
             below.barh(range(len(own)), [row["regret"].mean for row in own], xerr=bars, color="tab:blue")
             below.set_yticks(range(len(own)), [f"{i} {row['rule']}" for i, row in enumerate(own, 1)], fontsize=7)
             below.invert_yaxis()
             below.set(xlabel="loss less the best's")
+        if shades is not None:
+            figure.colorbar(shades, ax=axes[0, -1], label="loss / best − 1")
 
 
 def moved(kind: str, top: Hyperparameters) -> dict[str, Hyperparameters]:
