@@ -141,3 +141,36 @@ def test_noise_has_the_size_of_appendix_j() -> None:
     assert float(x.std()) == pytest.approx(1, rel=0.02)
     assert float(y.std()) == pytest.approx(1 / (32 * 500), rel=0.02)
     assert torch.equal(x, data.train.batches(500, 0)(7)[0])
+
+
+def test_a_fact_is_shown_once_at_its_step() -> None:
+    data = load("facts", steps=10, windows=3, count=4, inputs=16, classes=5, never=20)
+    batch, again, other = data.train.batches(6, 0), data.train.batches(6, 0), data.train.batches(6, 1)
+    steps = range(1, 11)
+    found = {step: batch(step) for step in steps}
+    for step in reversed(steps):
+        for a, b in zip(found[step], again(step), strict=True):
+            assert torch.equal(a, b)
+        assert torch.equal(other(step)[0][:4], found[step][0][:4]), "facts are the data's own"
+        assert not torch.equal(other(step)[0][4:], found[step][0][4:])
+    assert list(data.probes) == ["1-3", "4-6", "7-10", "never"]
+    for name in ("1-3", "4-6", "7-10"):
+        first, last = map(int, name.split("-"))
+        shown = [torch.cat([found[s][i][:4] for s in range(first, last + 1)]) for i in (0, 1)]
+        for a, b in zip(shown, data.probes[name].take(slice(None)), strict=True):
+            assert torch.equal(a, b)
+    keys = torch.cat([found[s][0] for s in steps])
+    assert len(torch.unique(torch.cat([keys, data.probes["never"].x]), dim=0)) == 60 + 20
+    x, y = batch(11)
+    assert isinstance(data.train, lab_data.Facts)
+    assert torch.equal(y, (x @ data.train.law).argmax(1)), "after the last facts all follow the law"
+    assert torch.equal(found[1][1][4:], (found[1][0][4:] @ data.train.law).argmax(1))
+
+
+def test_facts_are_by_their_seed() -> None:
+    sums = [load("facts", steps=10, windows=2, seed=seed).checksum for seed in (0, 0, 1)]
+    assert sums[0] == sums[1] != sums[2]
+    with pytest.raises(ValueError, match="batch_size = 8: must be ≥ 16"):
+        load("facts", steps=10, windows=2).train.batches(8, 0)
+    with pytest.raises(ValueError, match="windows = 11: must be ≤ steps = 10"):
+        load("facts", steps=10, windows=11)

@@ -256,6 +256,51 @@ def svd(outcome) -> None:
     assert rows["gpt", "muon"]["stable rank of grad / random's"].mean < 0.5
 
 
+def memory(outcome) -> None:
+    """Strong decay and few steps: recall follows theory's contributions, and without decay it does not fall."""
+    rows = {(r["system"], r["schedule"], r["wd"]): r for r in outcome.rows}
+    assert len(rows) == 2 * 8 + 2 * 2
+    for name in ("linear", "mlp"):
+        last = {kind: rows[name, kind, 12.0]["share of last third"].mean for kind in ("constant", "cosine", "Eq. 16")}
+        assert last["constant"] > 0.5 > last["Eq. 16"] > 0.2 > last["cosine"]
+        assert rows[name, "curriculum", 12.0]["share of middle third"].mean > 0.45
+        assert rows[name, "constant", 0.0]["share of last third"].mean == pytest.approx(1 / 3, abs=0.08)
+    correlated = [c.measured.mean for c in outcome.claims if c.statement == "contribution"]
+    assert len(correlated) == 8
+    assert min(correlated) > 0.6
+    rates = {c.name: c.measured.mean for c in outcome.claims if c.statement == "interference"}
+    assert rates["interference/linear-12"] == pytest.approx(1, abs=0.25)
+
+
+def schedules(outcome) -> None:
+    """Every schedule is there on both tasks, each of the article's against four others and each other."""
+    assert len(outcome.rows) == 14
+    assert len(outcome.claims) == 2 * (2 * 4 + 2)
+    own: dict = {}
+    for name in ("vision", "text"):
+        own = {row["schedule"]: row["test loss"].mean for row in outcome.rows if row["task"] == name}
+        assert len(set(own.values())) == 7, "the schedules reach the optimizer"
+    claims = {c.name: c.measured.mean for c in outcome.claims}
+    assert claims["tied/text"] == pytest.approx(own["Eq. 17"] - own["Eq. 16"])
+
+
+def transfer(outcome) -> None:
+    """With a single setting in the sweep it is the tuned one, and rules move it as they say."""
+    moved = {(r["change"], r["rule"]): (r["lr"], r["wd"]) for r in outcome.rows}
+    assert moved["none", "tuned"] == (0.01, 0.5)
+    assert moved["steps", "memory-steps"] == pytest.approx((0.01, 0.125))
+    assert moved["batch", "epoch-timescale"] == pytest.approx((0.01, 2.0))
+    assert moved["batch", "complete-p"] == pytest.approx((0.02, 1.0))
+    assert moved["width", "width-product"] == pytest.approx((0.0025, 2.0))
+    assert moved["width", "width-root"] == pytest.approx((0.0025, 1.0))
+    betas = {r["rule"]: r["betas"] for r in outcome.rows if r["change"] == "batch"}
+    assert betas["complete-p"] == "0.6, 0.996"
+    for change in ("steps", "batch", "width"):
+        assert min(r["regret"].mean for r in outcome.rows if r["change"] == change) == 0.0
+    losses = [r["test loss"].mean for r in outcome.rows if r["rule"] != "best trained"]
+    assert len(set(losses)) == len(losses) - 3, "memory-steps and epoch-timescale agree, of batches power-lines too"
+
+
 CHECKS = {
     "adam-vs-adamw": adam_vs_adamw,
     "assumptions": assumptions,
@@ -269,13 +314,16 @@ CHECKS = {
     "lr-vs-wd": lr_vs_wd,
     "nested-adam": nested_adam,
     "muon": muon,
+    "memory": memory,
     "norms": norms,
     "poor-normalisation": poor_normalisation,
     "random-walk": random_walk,
     "scale-sensitive": scale_sensitive,
+    "schedules": schedules,
     "sensitivity": sensitivity,
     "switch": switch,
     "svd": svd,
+    "transfer": transfer,
     "warmup": warmup,
 }
 

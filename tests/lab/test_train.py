@@ -1,5 +1,6 @@
 """Trials: every task learns, a killed one ends as if it had not been, and a diverged one is recorded."""
 
+import dataclasses
 import json
 import os
 import subprocess
@@ -150,3 +151,18 @@ def test_every_optimizer_can_be_asked_for(name: str, tmp_path: Path) -> None:
     optimizer.step()
     schedule.step()
     assert not all(torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True))
+
+
+def test_probes_are_tested_apart(tmp_path: Path) -> None:
+    data = load("digits", test=0.5)
+    assert data.test is not None
+    half = len(data.test) // 2
+    probes = {"a": Split(data.test.x[:half], data.test.y[:half]), "b": Split(data.test.x[half:], data.test.y[half:])}
+    probed = dataclasses.replace(data, probes=probes)
+    assert probed.checksum != data.checksum
+    found = train(Trial(steps=20), tmp_path, data=probed).metrics
+    for what in ("loss", "accuracy"):
+        mean = (half * found[f"a_{what}"] + (len(data.test) - half) * found[f"b_{what}"]) / len(data.test)
+        assert found[f"test_{what}"] == pytest.approx(mean, rel=1e-5)
+    with eq.Run.open(tmp_path / "run") as run:
+        assert {"test_loss", "a_loss"} & set(run.quantities) == {"test_loss"}, "there may be many probes"

@@ -44,15 +44,23 @@ def conduct(
         on: "processes" of this machine, or "ray".
     """
     place = Path(folder)
-    trials = experiment.trials(_check.choice("preset", preset, PRESETS))
+    first = experiment.trials(_check.choice("preset", preset, PRESETS))
     elsewhere = {"processes": processes.run, "ray": on_ray.run}[_check.choice("on", on, ("processes", "ray"))]
-    if workers is None and on == "processes":
-        results = _here(trials, place, device, report)
-    else:
-        team = _check.whole("workers", os.cpu_count() or 1 if workers is None else workers, low=1)
-        each = _check.whole("threads", threads, low=1)
-        results = elsewhere(trials, place, workers=team, threads=each, device=device, report=report)
-    done = [Done(result, place / result.trial.key) for result in results]
+    team = _check.whole("workers", os.cpu_count() or 1 if workers is None else workers, low=1)
+    each = _check.whole("threads", threads, low=1)
+
+    def run(trials: Sequence[Trial]) -> list[Done]:
+        if workers is None and on == "processes":
+            results = _here(trials, place, device, report)
+        else:
+            results = elsewhere(trials, place, workers=team, threads=each, device=device, report=report)
+        return [Done(result, place / result.trial.key) for result in results]
+
+    done = run(first)
+    known = {d.trial.key for d in done}
+    more = [trial for trial in experiment.then(preset, done) if trial.key not in known]
+    if more:
+        done += run(more)
     outcome = experiment.analyse(done)
     store(experiment, preset, outcome, done, place)
     if find_spec("matplotlib") is not None:

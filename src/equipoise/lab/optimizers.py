@@ -12,10 +12,10 @@ import equipoise as eq
 from equipoise.lab.config import Trial
 from equipoise.lab.data.base import seeded
 from equipoise.lab.models import Walk
+from equipoise.lab.shapes import shapes
 from equipoise.lab.switching import BothSchedules, Maker, switch
 from equipoise.optim import Switch
 from equipoise.schedules import Schedule, Scheduler
-from equipoise.schedules.names import named
 from equipoise.theory import _check
 
 
@@ -133,9 +133,9 @@ def make(trial: Trial, model: nn.Module) -> tuple[torch.optim.Optimizer, Schedul
     curves: dict[str, Any] = {key: Schedule.from_dict(curve) for key, curve in options.pop("curves", {}).items()}
     groups = eq.param_groups(model, head=[] if isinstance(model, Walk) else None, roles=options.pop("roles", None))
     optimizer = maker(groups, lr=trial.lr, weight_decay=trial.weight_decay, **options)
-    shape = named(
-        trial.schedule, steps=trial.steps, peak=1.0, warmup=trial.warmup, final=trial.final, **trial.schedule_options
-    )
+    shape, decay = shapes(trial)
+    if decay is not None:
+        curves["weight_decay"] = decay * curves["weight_decay"] if "weight_decay" in curves else decay
     lr = shape * curves.pop("lr") if "lr" in curves else shape
     if isinstance(optimizer, Switch):
         if curves:

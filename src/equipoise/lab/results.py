@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -190,5 +191,7 @@ def cell(value: Any) -> str:
 
 
 def hashable(value: Any) -> Any:
-    """A field of a trial as a key; JSON's lists are tuples."""
+    """A field of a trial as a key: lists are tuples, options are text."""
+    if isinstance(value, dict):
+        return json.dumps(value, sort_keys=True)
     return tuple(value) if isinstance(value, list) else value

@@ -132,7 +132,7 @@ class _Training:
                 seen.log(train_loss=mean)
                 diverged = self.diverged()
                 if not diverged and trial.evaluate and stop // trial.evaluate > start // trial.evaluate:
-                    seen.log(**self.test(stop))
+                    seen.log(**_of_test(self.test(stop)))
                 now = time.perf_counter()
                 done.seconds = before + now - began
                 if progress is not None:
@@ -143,7 +143,7 @@ class _Training:
                     self.save()
                     saved = time.perf_counter()
             if not diverged:
-                seen.log(**self.test(done.step))
+                seen.log(**_of_test(self.test(done.step)))
             done.seconds = before + time.perf_counter() - began
         return self.finish(diverged)
 
@@ -186,8 +186,12 @@ class _Training:
             return {}
         if not self.done.tests or self.done.tests[-1][0] != step:
             with self.autocast():
-                found = task.evaluate(self.data.task, self.model, self.data.test)
-            self.done.tests.append((step, {f"test_{name}": value for name, value in found.items()}))
+                found = {
+                    f"{of}_{name}": value
+                    for of, samples in {"test": self.data.test, **self.data.probes}.items()
+                    for name, value in task.evaluate(self.data.task, self.model, samples).items()
+                }
+            self.done.tests.append((step, found))
         return self.done.tests[-1][1]
 
     def finish(self, diverged: bool) -> Result:
@@ -207,3 +211,8 @@ class _Training:
         result.write(self.folder)
         (self.folder / CHECKPOINT).unlink(missing_ok=True)
         return result
+
+
+def _of_test(found: dict[str, float]) -> dict[str, float]:
+    """Without the probes, which may be many: the result has them."""
+    return {name: value for name, value in found.items() if name.startswith("test_")}

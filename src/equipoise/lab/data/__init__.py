@@ -7,6 +7,7 @@ from typing import Any
 from equipoise.lab.data.base import TASKS, Batch, Batches, Data, Noise, Source, Split, images, seeded, split
 from equipoise.lab.data.cifar import cifar
 from equipoise.lab.data.digits import digits
+from equipoise.lab.data.facts import Facts, facts
 from equipoise.lab.data.fashion import fashion
 from equipoise.lab.data.folders import folders
 from equipoise.lab.data.noise import noise
@@ -20,6 +21,7 @@ LOADERS = {
     "cifar": cifar,
     "classification": classification,
     "digits": digits,
+    "facts": facts,
     "fashion": fashion,
     "folders": folders,
     "noise": noise,
@@ -37,12 +39,14 @@ __all__ = [
     "Batch",
     "Batches",
     "Data",
+    "Facts",
     "Noise",
     "Source",
     "Split",
     "cifar",
     "classification",
     "digits",
+    "facts",
     "fashion",
     "folders",
     "from_texts",

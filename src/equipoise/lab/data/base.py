@@ -158,6 +158,7 @@ class Data:
         test: what is tested on; None for a random walk.
         outputs: classes, tokens, or numbers to predict.
         info: what a model or a reader may want to know besides, as `length` or `vocabulary`.
+        probes: samples that are tested on apart, by name; a test calls their metrics `NAME_loss` and so on.
     """
 
     name: str
@@ -166,6 +167,7 @@ class Data:
     test: Split | None
     outputs: int
     info: Mapping[str, Any] = field(default_factory=dict)
+    probes: Mapping[str, Split] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         _check.choice("task", self.task, TASKS)
@@ -173,12 +175,14 @@ class Data:
     def to(self, device: torch.device | str) -> Data:
         """The same on a device."""
         test = None if self.test is None else self.test.to(device)
-        return Data(self.name, self.task, self.train.to(device), test, self.outputs, self.info)
+        probes = {name: probe.to(device) for name, probe in self.probes.items()}
+        return Data(self.name, self.task, self.train.to(device), test, self.outputs, self.info, probes)
 
     @cached_property
     def checksum(self) -> str:
         """SHA-256 of all of it, in hex."""
         parts = [self.train.digest(), b"" if self.test is None else self.test.digest()]
+        parts += [probe.digest() for _, probe in sorted(self.probes.items())]
         return hashlib.sha256(b"".join(parts)).hexdigest()
 
 

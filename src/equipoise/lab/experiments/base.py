@@ -76,6 +76,10 @@ class Experiment(ABC):
     def trials(self, preset: str) -> list[Trial]:
         """Every trial of a preset, seeds included."""
 
+    def then(self, preset: str, done: Sequence[Done]) -> list[Trial]:
+        """Trials that depend on what came of the others, as settings moved from the best of a sweep; none by itself."""
+        return []
+
     @abstractmethod
     def analyse(self, done: Sequence[Done]) -> Outcome:
         """The table and the claims, from what is done so far: trials may be missing, diverged or failed."""

@@ -7,7 +7,7 @@ from typing import final
 
 from torch import Tensor, nn
 
-from equipoise.lab.data import Data, Split
+from equipoise.lab.data import Data, Facts, Split
 from equipoise.theory import _check
 
 NORMS = ("batch", "layer", "none")
@@ -24,8 +24,8 @@ def mlp(data: Data, *, width: int = 128, depth: int = 2, norm: str = "batch", bi
         bias: of the other layers.
     """
     _check.choice("norm", norm, NORMS)
-    assert isinstance(data.train, Split)
-    inputs = data.train.x[0].numel()
+    assert isinstance(data.train, Split | Facts)
+    inputs = data.train.x[0].numel() if isinstance(data.train, Split) else data.train.x.shape[-1]
     hidden = [inputs] + [_check.whole("width", width, low=1)] * _check.whole("depth", depth)
     parts: list[nn.Module] = [nn.Flatten()]
     for a, b in pairwise(hidden):
