@@ -150,7 +150,7 @@ def _own_group(optimizer: Any, group: dict[str, Any]) -> tuple[Group, list[str]]
         weight_decay=wd,
         betas=betas,
         eps=float(group.get("eps", 1e-8)),
-        nesterov=bool(group.get("nesterov", False)),
+        nesterov=bool(known.get("nesterov", False)),  # not the group's: Muon's AdamW groups have the word, too
         decay="lr" if coupled else group["decay"],
         coupled=coupled,
         lr_max=None if group["lr_max"] is None else float(group["lr_max"]),

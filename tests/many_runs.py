@@ -1,0 +1,37 @@
+"""The distributed example several times, each in a child of a process that has torch loaded, which takes seconds.
+
+torchrun --nproc-per-node 2 many_runs.py PORT COMMAND [PORT COMMAND...]
+
+Each command is one argument, as in a shell. Its processes meet at their own port, as torchrun's store can be used once.
+"""
+
+import multiprocessing
+import os
+import runpy
+import shlex
+import sys
+from pathlib import Path
+
+import torch.distributed.checkpoint.state_dict
+import torch.distributed.fsdp  # noqa: F401
+
+import equipoise.lab.models.gpt  # noqa: F401
+
+EXAMPLE = str(Path(__file__).parents[1] / "examples" / "distributed.py")
+
+
+def one(port: str, command: str) -> None:
+    os.environ |= {"MASTER_PORT": port, "TORCHELASTIC_USE_AGENT_STORE": "False"}
+    sys.argv = [EXAMPLE, *shlex.split(command)]
+    runpy.run_path(EXAMPLE, run_name="__main__")
+
+
+if __name__ == "__main__":
+    fork = multiprocessing.get_context("fork")
+    for port, command in zip(sys.argv[1::2], sys.argv[2::2], strict=True):
+        child = fork.Process(target=one, args=(port, command))
+        child.start()
+        child.join(60)
+        if child.exitcode != 0:
+            child.kill()
+            sys.exit(f"{command}: {child.exitcode}")
