@@ -1,9 +1,8 @@
 """DDP and FSDP2: rotational AdamW or Muon, watched, with checkpoints that any number of processes goes on from.
 
-    torchrun --standalone --nproc-per-node 2 examples/distributed.py --mode fsdp --optimizer muon --output out
-    python examples/distributed.py --optimizer muon --output out --resume --until 30     # one process goes on
-
-What was measured is in `out/run`.
+torchrun --standalone --nproc-per-node 2 examples/distributed.py --mode fsdp --optimizer muon --output out
+python examples/distributed.py --optimizer muon --output out --resume --until 30     # one process goes on
+equipoise report out/run -o report.html     # what was measured
 """
 
 import argparse
@@ -36,8 +35,9 @@ torch.manual_seed(0)  # the same weights on all processes
 model = net = Gpt(tokens=64, length=32, depth=2, width=32, heads=2)
 if ranks > 1:
     model = DistributedDataParallel(net) if args.mode == "ddp" else [fully_shard(m) for m in (*net.layers, net)][-1]
-kind = eq.Muon if args.optimizer == "muon" else eq.RotationalAdamW
-optimizer = kind(eq.param_groups(net), lr=0.01, weight_decay=0.1)
+optimizer = (eq.Muon if args.optimizer == "muon" else eq.RotationalAdamW)(
+    eq.param_groups(net), lr=0.01, weight_decay=0.1
+)
 scheduler = eq.schedules.Scheduler(optimizer, lr=eq.schedules.warmup_cosine(40, warmup=4), relative=True)
 if args.resume:
     newest = max(args.output.glob("step-*/.metadata")).parent  # written last: where it is, all is
