@@ -29,15 +29,14 @@ args = parser.parse_args()
 
 alone = {} if dist.is_torchelastic_launched() else {"store": dist.HashStore(), "rank": 0, "world_size": 1}
 dist.init_process_group("gloo", **alone)
-rank, ranks = dist.get_rank(), dist.get_world_size()
 torch.set_default_dtype(getattr(torch, args.dtype))
 torch.manual_seed(0)  # the same weights on all processes
+rank, ranks = dist.get_rank(), dist.get_world_size()
 model = net = Gpt(tokens=64, length=32, depth=2, width=32, heads=2)
 if ranks > 1:
     model = DistributedDataParallel(net) if args.mode == "ddp" else [fully_shard(m) for m in (*net.layers, net)][-1]
-optimizer = (eq.Muon if args.optimizer == "muon" else eq.RotationalAdamW)(
-    eq.param_groups(net), lr=0.01, weight_decay=0.1
-)
+kind = eq.Muon if args.optimizer == "muon" else eq.RotationalAdamW
+optimizer = kind(eq.param_groups(net), lr=0.01, weight_decay=0.1)
 scheduler = eq.schedules.Scheduler(optimizer, lr=eq.schedules.warmup_cosine(40, warmup=4), relative=True)
 if args.resume:
     newest = max(args.output.glob("step-*/.metadata")).parent  # written last: where it is, all is
@@ -55,7 +54,7 @@ with eq.watch(model, optimizer, args.output / "run", every=1, resume=scheduler.l
         scheduler.step()
         dist.all_reduce(loss := loss.detach() / ranks)
         watch.log(loss=loss)
-        if step % 10 == 0:
+        if step % 5 == 0:
             saved = {"model": net, "optimizer": get_optimizer_state_dict(net, optimizer), "scheduler": scheduler}
             dcp.save(saved, checkpoint_id=args.output / f"step-{step:06}")
 dist.destroy_process_group()
