@@ -26,7 +26,6 @@ parser.add_argument("--resume", action="store_true", help="go on from the newest
 parser.add_argument("--until", type=int, default=20)
 parser.add_argument("--dtype", default="float32")
 args = parser.parse_args()
-
 alone = {} if dist.is_torchelastic_launched() else {"store": dist.HashStore(), "rank": 0, "world_size": 1}
 dist.init_process_group("gloo", **alone)
 torch.set_default_dtype(getattr(torch, args.dtype))

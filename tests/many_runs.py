@@ -12,10 +12,13 @@ import shlex
 import sys
 from pathlib import Path
 
+import torch._dynamo
 import torch.distributed.checkpoint.state_dict
 import torch.distributed.fsdp  # noqa: F401
 
-import equipoise.lab.models.gpt  # noqa: F401
+import equipoise.lab.models.gpt
+import equipoise.monitor.diagnose
+import equipoise.monitor.watching  # noqa: F401
 
 EXAMPLE = str(Path(__file__).parents[1] / "examples" / "distributed.py")
 
