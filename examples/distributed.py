@@ -24,23 +24,23 @@ parser.add_argument("--optimizer", choices=("rotational_adamw", "muon"), default
 parser.add_argument("--output", type=Path, required=True)
 parser.add_argument("--resume", action="store_true", help="go on from the newest checkpoint")
 parser.add_argument("--until", type=int, default=20)
-parser.add_argument("--dtype", default="float32")
 args = parser.parse_args()
-alone = {} if dist.is_torchelastic_launched() else {"store": dist.HashStore(), "rank": 0, "world_size": 1}
+alone = {} if dist.is_torchelastic_launched() else {"store": dist.HashStore(), "rank": 0, "world_size": 1}  # type: ignore
 dist.init_process_group("gloo", **alone)
-torch.set_default_dtype(getattr(torch, args.dtype))
 torch.manual_seed(0)  # the same weights on all processes
 rank, ranks = dist.get_rank(), dist.get_world_size()
 model = net = Gpt(tokens=64, length=32, depth=2, width=32, heads=2)
-if ranks > 1:
-    model = DistributedDataParallel(net) if args.mode == "ddp" else [fully_shard(m) for m in (*net.layers, net)][-1]
+if ranks > 1 and args.mode == "ddp":
+    model = DistributedDataParallel(net)
+for part in (*net.layers, net) if ranks > 1 and args.mode == "fsdp" else ():
+    fully_shard(part)
 kind = eq.Muon if args.optimizer == "muon" else eq.RotationalAdamW
 optimizer = kind(eq.param_groups(net), lr=0.01, weight_decay=0.1)
 scheduler = eq.schedules.Scheduler(optimizer, lr=eq.schedules.warmup_cosine(40, warmup=4), relative=True)
 if args.resume:
     newest = max(args.output.glob("step-*/.metadata")).parent  # written last: where it is, all is
     averages = get_optimizer_state_dict(net, optimizer)
-    dcp.load({"model": net, "optimizer": averages, "scheduler": scheduler}, checkpoint_id=newest)
+    dcp.load({"model": net, "optimizer": averages, "scheduler": scheduler}, checkpoint_id=newest)  # type: ignore
     set_optimizer_state_dict(net, optimizer, averages)
 
 with eq.watch(model, optimizer, args.output / "run", every=1, resume=scheduler.last_epoch or False) as watch:
@@ -55,5 +55,5 @@ with eq.watch(model, optimizer, args.output / "run", every=1, resume=scheduler.l
         watch.log(loss=loss)
         if step % 5 == 0:
             saved = {"model": net, "optimizer": get_optimizer_state_dict(net, optimizer), "scheduler": scheduler}
-            dcp.save(saved, checkpoint_id=args.output / f"step-{step:06}")
+            dcp.save(saved, checkpoint_id=args.output / f"step-{step:06}")  # type: ignore
 dist.destroy_process_group()

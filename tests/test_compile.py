@@ -111,7 +111,7 @@ def test_names_are_those_of_the_plain_model(wrap: str) -> None:
     assert [g["param_names"] for g in groups] == [g["param_names"] for g in right]
     assert any(g.get("lr") == 1.0 for g in eq.param_groups(model, overrides={"layers.0.*": {"lr": 1.0}}))
     named: dict[str, Any] = {"optimizer": "adamw", "lr": 0.1, "weight_decay": 0.1}
-    for given in (named, {"optimizer": torch.optim.AdamW(plain.parameters())}):
+    for given in (named, dict[str, Any](optimizer=torch.optim.AdamW(plain.parameters()))):
         names, same = ([t.name for t in eq.plan(m, steps=10, **given).setting.tensors] for m in (model, plain))
         assert names == same
         assert "tokens.weight" in names

@@ -49,10 +49,10 @@ def free_ports(count: int) -> list[int]:
         return [s.getsockname()[1] for s in sockets]
 
 
-def run_all(commands: list[str], ranks: int) -> None:
-    """The example once for each command, in one launch."""
+def run_all(commands: list[tuple[str, str]], ranks: int) -> None:
+    """The example once for each dtype and command, in one launch."""
     ports = free_ports(len(commands))
-    words = [word for pair in zip(ports, commands, strict=True) for word in map(str, pair)]
+    words = [w for port, (dtype, words) in zip(ports, commands, strict=True) for w in (dtype, str(port), words)]
     script = str(HERE / "many_runs.py")
     start = torchrun(script) if ranks > 1 else [sys.executable, script]
     done = subprocess.run([*start, *words], capture_output=True, text=True, check=False, timeout=500)
@@ -61,14 +61,16 @@ def run_all(commands: list[str], ranks: int) -> None:
     assert "watching failed" not in done.stderr, done.stderr
 
 
-def example(out: Path, optimizer: str, mode: str = "ddp", until: int = WHOLE, more: str = "--dtype float64") -> str:
-    return f"--output '{out}' --optimizer {optimizer} --mode {mode} --until {until} {more}"
+def example(
+    out: Path, optimizer: str, mode: str = "ddp", until: int = WHOLE, more: str = "", dtype: str = "float64"
+) -> tuple[str, str]:
+    return dtype, f"--output '{out}' --optimizer {optimizer} --mode {mode} --until {until} {more}"
 
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Every run that is not killed, in three launches: alone, in two processes, and alone from their checkpoints."""
-    out, resume = tmp_path_factory.mktemp("runs"), "--dtype float64 --resume"
+    out, resume = tmp_path_factory.mktemp("runs"), "--resume"
     alone, two, again = [], [], []
     for name in OPTIMIZERS:
         alone.append(example(out / f"one-{name}", name))
@@ -77,8 +79,8 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
         two.append(example(out / f"parts-{name}", name, "fsdp", HALF))
         two.append(example(out / f"parts-{name}", name, "fsdp", WHOLE, resume))
         again.append(example(out / f"fewer-{name}", name, more=resume))
-    alone.append(example(out / "one-rounded", "rotational_adamw", more=""))
-    two.append(example(out / "rounded", "rotational_adamw", "fsdp", more=""))
+    alone.append(example(out / "one-rounded", "rotational_adamw", dtype="float32"))
+    two.append(example(out / "rounded", "rotational_adamw", "fsdp", dtype="float32"))
     alone.append(example(out / "more", "rotational_adamw", until=HALF))
     two.append(example(out / "more", "rotational_adamw", "fsdp", WHOLE, resume))
     two.append(example(out / "parts-ddp", "muon", "ddp", HALF))

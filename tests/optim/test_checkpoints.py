@@ -1,5 +1,8 @@
 """Distributed checkpoints (DCP) hold all of an optimizer's state, and what goes on from one is what went on."""
 
+# pyright: reportPrivateImportUsage=false
+# (torch exports save and load without saying so)
+
 import copy
 from pathlib import Path
 
