@@ -35,7 +35,7 @@ if __name__ == "__main__":
     for dtype, port, command in zip(*(sys.argv[k::3] for k in (1, 2, 3)), strict=True):
         child = fork.Process(target=one, args=(dtype, port, command))
         child.start()
-        child.join(60)
+        child.join(120)
         if child.exitcode != 0:
             child.kill()
             sys.exit(f"{command}: {child.exitcode}")
