@@ -92,3 +92,17 @@ def test_a_rank_that_fails_keeps_nobody_waiting(tmp_path: Path) -> None:
             assert len(run.series("loss")) == 12
             if kind != "look":
                 assert list(run.series("norm", "0.weight").steps) == ([1] if kind == "spectra" else [1, 2]), kind
+
+
+def test_a_rank_that_crashes_inside_a_step_keeps_nobody_waiting(tmp_path: Path) -> None:
+    """Its watch lets go of the step without a word to the others, who are somewhere else by then."""
+    two_ranks(tmp_path, "crash")
+    said = [(tmp_path / f"crash-{rank}.txt").read_text() for rank in (0, 1)]
+    assert said[0].startswith("RuntimeError")
+    assert "Connection" in said[0]
+    assert said[1].startswith("TypeError")
+    with eq.Run.open(tmp_path / "crash") as run:
+        assert run.status == "crashed"
+        assert list(run.series("norm", "0.weight").steps) == [1, 2]
+        assert len(run.series("loss")) == 2
+        assert run.check() == []

@@ -3,7 +3,8 @@
 python watch_ranks.py RANK PORT FOLDER KIND...
 
 Kinds: fsdp, ddp, budget (FSDP2 at the default cadence), both (two optimizers), and what fails on the second rank:
-before, after, spectra, send, look. The weights at the end are saved as KIND.pt by the first rank.
+before, after, spectra, send, look. The weights at the end are saved as KIND.pt by the first rank. In the last kind,
+crash, the second rank's training itself fails inside a step, and no rank waits for it.
 """
 
 import os
@@ -75,6 +76,8 @@ def run(kind: str, rank: int, folder: str) -> None:
         for step in range(steps):
             loss = loss_of(model, step)
             loss.backward()
+            if kind == "crash" and rank == 1 and step == 2:
+                optimizers[0].param_groups[-1]["betas"] = None
             for optimizer in optimizers:
                 optimizer.step()
                 optimizer.zero_grad()
@@ -95,5 +98,11 @@ if __name__ == "__main__":
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
     for kind in kinds:
-        run(kind, int(rank), folder)
+        try:
+            run(kind, int(rank), folder)
+        except Exception as error:
+            if kind != "crash":
+                raise
+            Path(folder, f"crash-{rank}.txt").write_text(f"{type(error).__name__}: {error}")
+            os._exit(0)
     dist.destroy_process_group()

@@ -276,6 +276,13 @@ def test_muon_is_planned_with_torchs_scale() -> None:
     assert plan.main.forecast.norm[-1] == pytest.approx(2 * exact.norm, rel=0.01)
 
 
+def test_groups_of_our_muon_that_take_adamw_have_no_nesterov() -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.LayerNorm(16), torch.nn.Linear(16, 4))
+    plan = eq.plan(model, eq.Muon(eq.param_groups(model), nesterov=True), steps=100)
+    kinds = {g.name: (g.optimizer, g.nesterov) for g in plan.setting.groups}
+    assert kinds == dict.fromkeys(("head", "gain", "bias"), ("adamw", False)) | {"matrix": ("muon", True)}
+
+
 def test_an_absolute_schedule_sets_lr_and_keeps_the_groups_ratios() -> None:
     a, b = (torch.nn.Parameter(torch.randn(4, 4)) for _ in range(2))
     optimizer = torch.optim.AdamW([{"params": [a], "lr": 1e-3}, {"params": [b], "lr": 2e-3}])

@@ -258,6 +258,11 @@ class Measuring:
         if writer is not None:
             writer.describe(tensors=[t for t in step.assembler.infos(self._norms) if t.name in new])
 
+    def abandon(self) -> None:
+        """Training ends inside a step: where sums are taken over all processes, the others are somewhere else."""
+        if self.frame.sharded:
+            self.open = None
+
     def failed(self) -> bool:
         """Measuring failed here: leave the step, but where other processes wait; whether it is left."""
         if self.frame.sharded:

@@ -94,20 +94,11 @@ def roles_of(model: Any) -> dict[int, str]:
     Args:
         model: the model, compiled or wrapped; None, or one that cannot be told, gives nothing.
     """
-    while model is not None:
-        inner = getattr(model, "_orig_mod", None) or (getattr(model, "module", None) if _is_wrapper(model) else None)
-        if inner is None:
-            break
-        model = inner
     try:
         known = [] if model is None else known_parameters(model)
     except (ValueError, AttributeError):
         return {}
     return {id(k.param): "matrix" if k.role == "conv" else k.role for k in known}
-
-
-def _is_wrapper(model: Any) -> bool:
-    return isinstance(model, torch.nn.DataParallel | torch.nn.parallel.DistributedDataParallel)
 
 
 class Fingerprint:

@@ -159,6 +159,8 @@ class Watch:
             return
         for handle in self._handles:
             handle.remove()
+        if status == "crashed":
+            self._measuring.abandon()
         try:
             self._catch_up()
             self._send()

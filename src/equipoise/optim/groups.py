@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 from torch import Tensor, nn
 
-from equipoise.optim.roles import ROLES, Known, known_parameters, unmatched
+from equipoise.optim.roles import ROLES, Known, bare, known_parameters, unmatched
 from equipoise.theory import _check
 
 if TYPE_CHECKING:
@@ -117,7 +117,7 @@ def param_groups(
     between embedding and output layer is an "embedding".
 
     Args:
-        model: any module.
+        model: any module, compiled or wrapped by DDP or FSDP2; names are those of the plain one.
         no_decay: roles that do not decay.
         roles: options for a role, as `{"embedding": {"lr": 1e-3}}`.
         overrides: a role or options, or both, for parameters whose name matches a pattern, as
@@ -141,7 +141,7 @@ def param_groups(
             raise ValueError(f"roles[{role!r}]: must not have 'role'; use overrides to change a role")
     known = known_parameters(model, head=head)
     changes = _changes(overrides or {}, known)
-    marked = _marked(model)
+    marked = _marked(bare(model))
     kept = [k for k in known if frozen or k.param.requires_grad]
     if not kept:
         raise ValueError(f"model = {type(model).__name__}: must have at least one parameter that takes a gradient")

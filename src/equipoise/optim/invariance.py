@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from equipoise.optim.groups import rendered
 from equipoise.optim.kept import kept
 from equipoise.optim.probes import Probes, is_vector
+from equipoise.optim.roles import bare
 from equipoise.theory import _check
 
 Granularity = str | int | None
@@ -136,7 +137,7 @@ def scale_invariance(
     if not callable(closure):
         raise ValueError(f"closure = {closure!r}: must be a function that returns the loss")
     tolerance = _check.number("tolerance", tolerance, low=0, high=1, open_low=True)
-    params = {n: p for n, p in model.named_parameters() if p.requires_grad and p.numel()}
+    params = {n: p for n, p in bare(model).named_parameters() if p.requires_grad and p.numel()}
     if not params:
         raise ValueError(f"model = {type(model).__name__}: must have at least one parameter that takes a gradient")
     for name, p in params.items():

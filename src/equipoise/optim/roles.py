@@ -36,6 +36,20 @@ _MAYBE_HEAD = re.compile(
 )
 
 
+_ROUND_ALL = ("OptimizedModule", "DistributedDataParallel", "DataParallel")
+
+
+def bare(model: nn.Module) -> nn.Module:
+    """The model inside of what compiles or replicates the whole of it, where names are the plain ones.
+
+    Args:
+        model: any module.
+    """
+    while type(model).__name__ in _ROUND_ALL:  # by name: the first of them is of the compiler, which is slow to import
+        model = next(model.children())
+    return model
+
+
 @dataclass(frozen=True)
 class Known:
     """One parameter: its name, what it is for, and how it lies in memory."""
@@ -56,11 +70,12 @@ def known_parameters(model: nn.Module, *, head: str | Sequence[str] | None = Non
     """Every parameter of a model once, with its role, in the model's order.
 
     Args:
-        model: any module.
+        model: any module; names are those of the model inside of torch.compile and DDP.
         head: names or patterns of the output layers; None finds them, an empty list says that there is none.
     """
     if not isinstance(model, nn.Module):
         raise ValueError(f"model = {type(model).__name__}: must be a torch.nn.Module")
+    model = bare(model)
     heads = _heads(model, head)
     places: dict[int, list[tuple[str, Tensor]]] = {}
     for name, p in model.named_parameters(remove_duplicate=False):

@@ -121,6 +121,8 @@ class RowMove(Move):
             numbers = self.numbers(rule, t, self.steps(piece.state), group, tuple(piece.w.shape))
             if numbers is not None:
                 self.move(piece, direction, numbers, group)
+            else:  # a distributed checkpoint is loaded into the state that a step of lr 0 makes
+                self.start(piece, group)
 
     def move(self, piece: Piece, u: Tensor, numbers: dict[str, float], group: dict[str, Any]) -> None:
         """Move the rows of one parameter."""
@@ -254,7 +256,11 @@ class Rotate(RowMove):
             super().__call__(pieces, u, rule=rule, t=t, group=group)
             return
         for piece, direction in zip(pieces, directions(u, len(pieces)), strict=True):
-            numbers = self.numbers(rule, t, t, group, tuple(piece.w.shape)) if turns(piece.w, group) else None
+            turning = turns(piece.w, group)
+            if turning and "row_norm" not in piece.state:
+                piece.state["row_norm"] = row_norm(as_rows(piece.w, group["granularity"]))
+                piece.state["row_square"] = torch.zeros_like(piece.state["row_norm"])
+            numbers = self.numbers(rule, t, t, group, tuple(piece.w.shape)) if turning else None
             if numbers is None:
                 plain_step(piece.w, direction, step_numbers(group), group)
             else:
@@ -264,11 +270,7 @@ class Rotate(RowMove):
     def _paper(piece: Piece, u: Tensor, *, angle: float, t: int, group: dict[str, Any]) -> None:
         """Algorithm 1, lines 9–13, literally (its loop centres; `center=False` leaves that out)."""
         w, d = as_rows(piece.w, group["granularity"]), as_rows(u, group["granularity"])
-        state = piece.state
-        if "row_norm" not in state:
-            state["row_norm"] = row_norm(w)
-            state["row_square"] = torch.zeros_like(state["row_norm"])
-        n, nu, beta = state["row_norm"], state["row_square"], group["track"]
+        n, nu, beta = piece.state["row_norm"], piece.state["row_square"], group["track"]
         d = d - w * (row_sum(d * w) / row_sum(w.square()))
         nu.mul_(beta).add_(row_sum(d.square()), alpha=1 - beta)
         w = w - angle * n * d / (nu / (1 - beta**t) + 1e-8).sqrt()

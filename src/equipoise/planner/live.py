@@ -73,8 +73,8 @@ def read_groups(optimizer: Any) -> tuple[list[Group], list[str]]:
 
 def read_model(model: torch.nn.Module) -> tuple[Tensor, ...]:
     """The tensors of a model for which an optimizer is only named."""
-    _, kinds = _names(model)
-    found = tuple(_tensor(n, p, kinds.get(id(p)), 0, {}) for n, p in model.named_parameters() if p.requires_grad)
+    names, kinds = _names(model)
+    found = tuple(_tensor(names[id(p)], p, kinds.get(id(p)), 0, {}) for p in model.parameters() if p.requires_grad)
     if not found:
         raise ValueError("model: must have at least one parameter that is trained")
     return found
@@ -85,6 +85,8 @@ def _names(model: Any) -> tuple[dict[int, str], dict[int, str]]:
     kinds: dict[int, str] = {}
     if model is None:
         return names, kinds
+    while type(model).__name__ in ("OptimizedModule", "DistributedDataParallel", "DataParallel"):
+        model = next(model.children())
     for module_name, module in model.named_modules():
         for short, p in module.named_parameters(recurse=False):
             names.setdefault(id(p), f"{module_name}.{short}" if module_name else short)
@@ -150,7 +152,7 @@ def _own_group(optimizer: Any, group: dict[str, Any]) -> tuple[Group, list[str]]
         weight_decay=wd,
         betas=betas,
         eps=float(group.get("eps", 1e-8)),
-        nesterov=bool(group.get("nesterov", False)),
+        nesterov=bool(known.get("nesterov", False)),  # not the group's: Muon's AdamW groups have the word, too
         decay="lr" if coupled else group["decay"],
         coupled=coupled,
         lr_max=None if group["lr_max"] is None else float(group["lr_max"]),

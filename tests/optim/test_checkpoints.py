@@ -1,0 +1,49 @@
+"""Distributed checkpoints (DCP) hold all of an optimizer's state, and what goes on from one is what went on."""
+
+# pyright: reportPrivateImportUsage=false
+# (torch exports save and load without saying so)
+
+import copy
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed.checkpoint as dcp
+from table import CONTROLLED, MATRIX, PLAIN, Row
+from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict, set_optimizer_state_dict
+
+pytestmark = pytest.mark.filterwarnings("ignore:torch.distributed is disabled")  # one process is meant
+
+
+def network(dtype: torch.dtype) -> torch.nn.Module:
+    torch.manual_seed(0)
+    return torch.nn.Sequential(torch.nn.Linear(6, 8), torch.nn.LayerNorm(8), torch.nn.Linear(8, 4)).to(dtype)
+
+
+def train(model: torch.nn.Module, optimizer: torch.optim.Optimizer, steps: range) -> None:
+    for step in steps:
+        x = torch.randn(8, 6, generator=torch.Generator().manual_seed(step)).to(next(model.parameters()).dtype)
+        optimizer.zero_grad()
+        (model(x) - 1).square().mean().backward()
+        optimizer.step()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("row", [r for r in PLAIN + CONTROLLED + MATRIX if "zero_init" not in r.name], ids=str)
+def test_goes_on_to_the_bit(row: Row, dtype: torch.dtype, tmp_path: Path) -> None:
+    model = network(dtype)
+    optimizer = row.build(model.parameters())
+    train(model, optimizer, range(4))
+    dcp.save({"model": model, "optimizer": get_optimizer_state_dict(model, optimizer)}, checkpoint_id=tmp_path / "a")
+    after = copy.deepcopy(model.state_dict())
+    train(model, optimizer, range(4, 8))
+
+    other = network(dtype)
+    again = row.build(other.parameters())
+    averages = get_optimizer_state_dict(other, again)  # what is not here is not loaded
+    dcp.load({"model": other, "optimizer": averages}, checkpoint_id=tmp_path / "a")
+    set_optimizer_state_dict(other, again, averages)
+    assert all(torch.equal(v, after[k]) for k, v in other.state_dict().items())
+    train(other, again, range(4, 8))
+    for name, value in model.state_dict().items():
+        assert torch.equal(value, other.state_dict()[name]), name
