@@ -11,7 +11,7 @@ from pathlib import Path
 
 from equipoise.lab.conduct import OUTCOME, conduct
 from equipoise.lab.experiments import PRESETS, catalogue, find
-from equipoise.lab.ledger import STORED, evidence, ledger
+from equipoise.lab.ledger import evidence, keep, ledger
 from equipoise.lab.page import write_marked, write_page
 from equipoise.lab.show import bars
 
@@ -35,8 +35,7 @@ def main() -> None:
                 experiment, folder, preset=given.preset, workers=given.workers or None, report=report
             )
         write_page(experiment, outcome, done, DOCS / "lab", preset=given.preset)
-        STORED.mkdir(exist_ok=True)
-        (STORED / f"{name}.json").write_bytes((folder / OUTCOME).read_bytes())
+        keep(folder / OUTCOME)
         print(f"{name}: {len(done)} trials, {time.perf_counter() - began:.0f} s")
     write_marked(DOCS / "evidence.md", "evidence", evidence(ledger()))
 

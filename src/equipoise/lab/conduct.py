@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import json
 import os
 from collections.abc import Callable, Sequence
@@ -22,6 +23,9 @@ from equipoise.theory import _check
 
 OUTCOME, FIGURE = "outcome.json", "figure.svg"
 """What the board shows of an experiment."""
+
+LONG = 300
+"""Characters of a value in a stored config."""
 
 
 def conduct(
@@ -109,9 +113,15 @@ def store(experiment: Experiment, preset: str, outcome: Outcome, done: Sequence[
 
 def _configs(trials: Sequence[Trial]) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """What all trials have in common, and what each has besides; options by their paths."""
-    every = [_flat(dataclasses.asdict(trial)) for trial in trials]
+    every = [{k: _brief(v) for k, v in _flat(dataclasses.asdict(trial)).items()} for trial in trials]
     shared = {k: v for k, v in every[0].items() if all(k in e and e[k] == v for e in every)} if every else {}
     return shared, [{k: v for k, v in e.items() if k not in shared} for e in every]
+
+
+def _brief(value: Any) -> Any:
+    """A value of a config; of a long one, as a curve point by point, its hash: the trial's result has it whole."""
+    text = json.dumps(value, sort_keys=True)
+    return value if len(text) < LONG else f"sha256:{hashlib.sha256(text.encode()).hexdigest()}"
 
 
 def _flat(fields: dict[str, Any]) -> dict[str, Any]:

@@ -73,6 +73,21 @@ class Entry:
         }  # fmt: skip
 
 
+def keep(file: Path) -> None:
+    """Store an outcome with the package, without what can be made of it."""
+    content = {k: v for k, v in json.loads(file.read_text(encoding="utf-8")).items() if k != "shown"}
+    parts = [f"{json.dumps(k)}: {_lines(v)}" for k, v in content.items()]
+    STORED.mkdir(exist_ok=True)
+    (STORED / f"{content['experiment']}.json").write_text("{\n" + ",\n".join(parts) + "\n}\n", encoding="utf-8")
+
+
+def _lines(value: Any) -> str:
+    """JSON with a line for each element of a list, so that a change is seen where it is."""
+    if not isinstance(value, list):
+        return json.dumps(value, ensure_ascii=False)
+    return "[\n" + ",\n".join(json.dumps(v, ensure_ascii=False) for v in value) + "\n]"
+
+
 def outcomes(folder: str | os.PathLike[str] | None = None) -> dict[str, dict[str, Any]]:
     """Stored outcomes by experiment, each of the largest preset that there is.
 
