@@ -163,12 +163,10 @@ def test_odd_tensors(row: Row) -> None:
             params[0].grad = torch.zeros_like(params[0])
         optimizer.step()
     torch.testing.assert_close(params[4].detach(), untouched)
-    if row.options.get("reference") == "paper":
-        assert torch.isnan(params[3]).any(), "the paper's algorithm has no answer to zero rows"
-        return
     for p in params:
         assert torch.isfinite(p).all()
-    assert params[3][0].detach().abs().sum() > 0, "a zero row can grow"
+    grown = float(params[3][0].detach().abs().sum()) > 0
+    assert grown is (row.options.get("reference") != "paper"), "a zero row can grow; the paper's has no norm to keep"
 
 
 @pytest.mark.parametrize("row", ALL, ids=str)
@@ -264,7 +262,7 @@ def test_refusals(row: Row) -> None:
         row.build([p], differentiable=True)
     with pytest.raises(ValueError, match="turbo = 1: must be left out; this optimizer takes"):
         row.build([p], turbo=1)
-    with pytest.raises(ValueError, match="complex parameters are not supported"):
+    with pytest.raises(ValueError, match="complex64: must be floating point"):
         row.build([torch.nn.Parameter(torch.ones(2, 2, dtype=torch.complex64))])
     p.grad = torch.ones(3, 3).to_sparse()
     with pytest.raises(ValueError, match="gradient is sparse"):

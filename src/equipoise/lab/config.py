@@ -83,6 +83,13 @@ class Trial:
         for name in ("warmup", "evaluate"):
             _check.whole(name, getattr(self, name))
         _check.choice("precision", self.precision, PRECISIONS)
+        _check.flag("channels_last", self.channels_last)
+        for f in dataclasses.fields(self):
+            value = getattr(self, f.name)
+            if f.type == "str" and not isinstance(value, str):
+                raise ValueError(f"{f.name} = {value!r}: must be a name")
+            if str(f.type).startswith("Mapping") and not isinstance(value, Mapping):
+                raise ValueError(f"{f.name} = {value!r}: must be a table of options")
         # As JSON has it, so that a trial is equal to itself read back: no tuples, no numbers of numpy.
         for f in dataclasses.fields(self):
             object.__setattr__(self, f.name, _plain(f.name, getattr(self, f.name)))
@@ -104,6 +111,8 @@ class Trial:
     @classmethod
     def from_dict(cls, fields: Mapping[str, Any]) -> Self:
         """Make a trial of its fields."""
+        if not isinstance(fields, Mapping):
+            raise ValueError(f"trial = {fields!r}: must be a table of fields")
         known = [f.name for f in dataclasses.fields(cls)]
         for name in fields:
             _check.choice("field", name, known)

@@ -105,8 +105,10 @@ def outcomes(folder: str | os.PathLike[str] | None = None) -> dict[str, dict[str
     for file in files:
         try:
             content = json.loads(file.read_text(encoding="utf-8"))
-            name, rank = content["experiment"], PRESETS.index(content["preset"])
-        except (ValueError, KeyError, TypeError) as error:
+            name, rank = str(content["experiment"]), PRESETS.index(content["preset"])
+            counts([Entry(name, key, str(text), *_parts(content, key)) for key, text in _statements(content)])
+            _versions(content)
+        except (OSError, ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError) as error:
             raise ValueError(f"{file}: is no outcome of an experiment ({error})") from None
         if name not in found or rank > PRESETS.index(found[name]["preset"]):
             found[name] = content
@@ -120,7 +122,7 @@ def ledger(folder: str | os.PathLike[str] | None = None) -> list[Entry]:
         folder: as in `outcomes`.
     """
     have = outcomes(folder)
-    says = {name: dict(content.get("statements", {})) for name, content in have.items()}
+    says = {name: dict(_statements(content)) for name, content in have.items()}
     known = {name: dict(experiment.statements) for name, experiment in catalogue().items()}
     return [
         Entry(experiment, name, text, *_parts(have.get(experiment), name))
@@ -169,7 +171,13 @@ def _parts(content: Mapping[str, Any] | None, name: str) -> tuple[list[Claim], d
     return [c for c in claims if c.statement == name and c.measured.count >= SEEDS], made
 
 
+def _statements(content: Mapping[str, Any]) -> list[tuple[str, str]]:
+    return [(str(name), str(text)) for name, text in content.get("statements", {}).items()]
+
+
 def _claim(fields: Mapping[str, Any]) -> Claim:
     own: dict[str, Any] = {key: value for key, value in fields.items() if key != "verdict"}
     own["measured"] = Stat(**fields["measured"])
-    return Claim(**own)
+    made = Claim(**own)
+    str(made.measured), made.verdict  # noqa: B018  # whatever is no number shows here
+    return made

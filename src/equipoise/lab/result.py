@@ -60,10 +60,15 @@ class Result:
     @staticmethod
     def read(folder: Path, name: str = RESULT) -> Result:
         """Read what `write` wrote."""
-        fields: dict[str, Any] = json.loads((folder / name).read_text(encoding="utf-8"))
-        fields["trial"] = Trial.from_dict(fields["trial"])
-        fields["tests"] = [(step, found) for step, found in fields["tests"]]
-        return Result(**fields)
+        try:
+            fields: dict[str, Any] = json.loads((folder / name).read_text(encoding="utf-8"))
+            fields["trial"] = Trial.from_dict(fields["trial"])
+            fields["tests"] = [(step, found) for step, found in fields["tests"]]
+            fields["metrics"] = {key: float(value) for key, value in fields["metrics"].items()}
+            fields["seconds"], fields["error"] = float(fields["seconds"]), str(fields["error"])
+            return Result(**fields)
+        except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+            raise ValueError(f"{folder / name}: is no result of a trial ({error})") from None
 
 
 def versions() -> dict[str, str]:

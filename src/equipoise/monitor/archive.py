@@ -11,12 +11,13 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from equipoise.monitor import rescue, schema
-from equipoise.monitor.layout import Layout
+from equipoise.monitor.layout import Layout, Quantity, TensorInfo
 from equipoise.monitor.ledger import Life, trouble
 from equipoise.monitor.schema import FOREVER, RunError, checksum
-from equipoise.planner.finding import Finding
+from equipoise.planner.finding import SEVERITIES, Finding
 
 T = TypeVar("T")
+STATUS = ("running", "finished", "crashed")
 LIFE = [column.name for column in fields(Life)]
 
 
@@ -47,6 +48,32 @@ def intact(crc: Any, data: Any, *columns: Any) -> bool:
         return checksum(data, *columns) == crc
     except (TypeError, ValueError):
         return False
+
+
+def understood(record: Record) -> Any:
+    """What a record says, as an object; an error where it says nothing: intact lines may be of another writer."""
+    value, key = record.value, record.key
+    whole = isinstance(record.life, int) and isinstance(key, str) and isinstance(record.step, int | None)
+    if not whole or not isinstance(record.time, int | float):
+        raise TypeError
+    match record.kind:
+        case "tensor":
+            info = TensorInfo(name=key, **value)
+            if not (isinstance(info.role, str) and isinstance(info.group, int) and isinstance(info.info, dict)):
+                raise TypeError
+            return info
+        case "quantity":
+            return Quantity(name=key, **value)
+        case "layout":
+            return Layout.from_dict(value)
+        case "segment":
+            return [hash(number) for number in value["layouts"]]
+        case "finding":
+            finding = Finding(**value)
+            if finding.severity not in SEVERITIES or not all(isinstance(said, str) for said in value.values()):
+                raise TypeError
+            return finding
+    return None
 
 
 class Archive:
@@ -136,11 +163,15 @@ class Archive:
             if not intact(crc, b"", number, life, kind, key, step, time, value):
                 self.bad("records", number)
                 continue
-            record = self.records[number] = Record(life, kind, key, step, time, json.loads(value))
-            if kind == "layout":
-                if value not in self._texts:
-                    self._texts[value] = Layout.from_dict(record.value)
-                self.layouts[number] = self._texts[value]
+            try:
+                record = Record(life, kind, key, step, time, json.loads(value))
+                known = self._texts.get(value) or understood(record)
+            except (TypeError, ValueError, LookupError, AttributeError, RecursionError):  # written by something else
+                self.bad("records", number)
+                continue
+            self.records[number] = record
+            if isinstance(known, Layout):
+                self.layouts[number] = self._texts[value] = known
             elif kind == "segment":
                 layout = next((self.layouts[n] for n in record.value["layouts"] if n in self.layouts), None)
                 if layout is None:
@@ -152,7 +183,8 @@ class Archive:
             life = Life(*line)
             whole = isinstance(life.from_step, int | None) and isinstance(life.pid, int)
             numbers = isinstance(life.heartbeat, float) and isinstance(life.dropped, int)
-            if whole and numbers and isinstance(life.status, str) and isinstance(life.host, str):
+            words = isinstance(life.host, str) and isinstance(life.failure, str | None)
+            if whole and numbers and words and life.status in STATUS:
                 self.lives[life.life] = life
             else:
                 self.bad("lives", life.life)

@@ -53,8 +53,14 @@ class Follower:
             if segment is None or segment.layout.kind != self._kind:
                 continue
             ids = [i for i, s in lines if s == number]
-            (start,), (stop,) = (db.execute("SELECT step FROM rows WHERE id = ?", (i,)) for i in (ids[0], ids[-1]))
-            rows = list(reading.raw_rows(archive, db, segment, start[0], min(stop[0], archive.cutoff(segment.life))))
+            start, stop = db.execute(
+                "SELECT min(step), max(step) FROM rows"
+                " WHERE segment = ? AND id BETWEEN ? AND ? AND typeof(step) = 'integer'",
+                (number, ids[0], ids[-1]),
+            ).fetchone()
+            if start is None:  # damage has changed the type of every step
+                continue
+            rows = list(reading.raw_rows(archive, db, segment, start, min(stop, archive.cutoff(segment.life))))
             if rows:
                 steps, times, values = zip(*rows, strict=True)
                 rewound = steps[0] - 1 if 0 < self._life < segment.life else None

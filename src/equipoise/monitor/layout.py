@@ -139,7 +139,14 @@ class Layout:
     @staticmethod
     def from_dict(data: dict[str, Any]) -> Layout:
         """The inverse of `to_dict`."""
-        return Layout(tuple(Column(*c) for c in data["columns"]), data["kind"], data["dtype"])
+        made = Layout(tuple(Column(*c) for c in data["columns"]), data["kind"], data["dtype"])
+        for c in made.columns:
+            numbers = isinstance(c.quantile, float | int | None) and isinstance(c.neuron, int | None)
+            if not (numbers and isinstance(c.quantity, str) and isinstance(c.tensor, str | None)):
+                raise ValueError(f"columns hold {c!r}: must be of words and numbers")
+        if not isinstance(made.kind, str):
+            raise ValueError(f"kind = {made.kind!r}: must be a word")
+        return made
 
 
 def make_layout(

@@ -91,17 +91,14 @@ class RuleOptimizer(Optimizer):
             param_group: as for any torch optimizer.
         """
         given = "angle" in param_group
-        super().add_param_group(param_group)
+        super().add_param_group(with_params(param_group))
         group = self.param_groups[-1]
         try:
             if "angle" in group:
                 group["own_angle"] = given
+            check_group(group)
             if group["lr_max"] is None and group["decay"] == "corrected":
                 group["lr_max"] = float(group["lr"])
-            check_group(group)
-            for p in group["params"]:
-                if p.is_complex():
-                    raise ValueError("params: complex parameters are not supported; optimize real and imaginary parts")
         except ValueError:
             self.param_groups.pop()
             raise
@@ -196,6 +193,8 @@ class RuleOptimizer(Optimizer):
         return False
 
     def _step_group(self, group: dict[str, Any]) -> None:
+        for name in ("lr", "weight_decay"):  # a schedule may have set them to anything
+            _check.number(name, group[name], low=0)
         live = [p for p in group["params"] if p.grad is not None and p.numel()]
         cast = self._cast_of(live, group)
         times = self._clock.tick(cast.states)
@@ -209,7 +208,7 @@ class RuleOptimizer(Optimizer):
             buckets.setdefault((*sort, t), []).append((piece, grad))
         for (_, dtype, distributed, t), bucket in buckets.items():
             if self._angle is not None and not group.get("own_angle"):
-                group["angle"] = float(self._angle(t))
+                group["angle"] = _check.number(f"angle({t})", self._angle(t), low=0, high=1.5)
             pieces, grads = [piece for piece, _ in bucket], [grad for _, grad in bucket]
             if wanted(group, t):
                 pair = self.pair(group)
@@ -321,6 +320,26 @@ def _is_distributed(p: Tensor) -> bool:
 _UNIT = {"low": 0, "high": 1, "open_high": True}
 
 
+def with_params(group: Any) -> dict[str, Any]:
+    """A group whose parameters are a list, refused if they are no parameters; sets are left to torch, which says why."""
+    if not isinstance(group, dict) or "params" not in group:
+        raise ValueError(f"group = {group!r}: must be a dict with 'params'")
+    params = group["params"]
+    if isinstance(params, set):
+        return group
+    if isinstance(params, str) or not isinstance(params, Iterable):
+        raise ValueError(f"params = {params!r}: must be parameters, or (name, parameter) pairs")
+    listed = [params] if torch.is_tensor(params) else list(params)
+    for item in listed:
+        p = item[1] if isinstance(item, tuple) and len(item) == 2 else item
+        if not torch.is_tensor(p):
+            raise ValueError(f"params has {item!r}: must be a parameter, or a (name, parameter) pair")
+        if not p.is_floating_point():
+            more = "; optimize real and imaginary parts" if p.is_complex() else ""
+            raise ValueError(f"params has one of {p.dtype}: must be floating point, others are not supported{more}")
+    return group | {"params": listed}
+
+
 def check_group(group: dict[str, Any]) -> None:
     """Refuse hyperparameters that make no sense, by argument, value and range."""
     _check.number("lr", group["lr"], low=0)
@@ -328,16 +347,19 @@ def check_group(group: dict[str, Any]) -> None:
     _check.number("l2", group["l2"], low=0)
     _check.choice("decay", group["decay"], DECAYS)
     _check.choice("nonfinite", group["nonfinite"], NONFINITE)
-    for name in ("compile", "foreach"):
-        if group.get(name) not in (None, True, False):
-            raise ValueError(f"{name} = {group[name]!r}: must be True, False or None")
+    if group["lr_max"] is not None:
+        _check.number("lr_max", group["lr_max"], low=0)
+    for name in ("compile", "foreach", "rotate", "muon"):
+        _check.flag(name, group.get(name), optional=True)
+    for name in ("maximize", "nesterov", "zero_init", "bias_correction", "nested", "center", "flatten"):
+        _check.flag(name, group.get(name, False))
     if "betas" in group:
         group["betas"] = _check.betas(group["betas"])
     if "eps" in group:
-        _check.number("eps", group["eps"], low=0)
+        group["eps"] = _check.number("eps", group["eps"], low=0)
     for name in ("momentum", "alpha", "track"):
         if name in group:
-            _check.number(name, group[name], **_UNIT)
+            group[name] = _check.number(name, group[name], **_UNIT)
     if group.get("nesterov") and group["momentum"] == 0:
         raise ValueError("nesterov = True with momentum = 0: must have momentum > 0")
     if "granularity" in group:
@@ -359,7 +381,7 @@ def check_group(group: dict[str, Any]) -> None:
 def check_granularity(group: dict[str, Any]) -> None:
     """Refuse a granularity, or speeds, that the group's parameters cannot have."""
     parts = group["granularity"]
-    turning = [p for p in group["params"] if p.ndim and ("rotate" not in group or turns(p, group))]
+    turning = [p for p in group["params"] if p.numel() and ("rotate" not in group or turns(p, group))]
     if isinstance(parts, int) and not isinstance(parts, bool) and parts > 0:
         for p in turning:
             if p.numel() % parts:
@@ -369,10 +391,10 @@ def check_granularity(group: dict[str, Any]) -> None:
     speeds = group.get("speeds")
     if speeds is None:
         return
-    if not torch.is_tensor(speeds) or speeds.ndim != 1 or not bool((speeds >= 0).all()):
+    if not torch.is_tensor(speeds) or speeds.ndim != 1 or speeds.is_complex() or not bool((speeds >= 0).all()):
         raise ValueError("speeds: must be a one-dimensional tensor of numbers ≥ 0, one for each row")
     for p in turning:
-        rows = 1 if parts == "tensor" else p.shape[0] if parts == "neuron" else parts
+        rows = 1 if parts == "tensor" or not p.ndim else p.shape[0] if parts == "neuron" else parts
         if len(speeds) != rows:
             raise ValueError(f"speeds has {len(speeds)} values: must be one for each of the {rows} rows")
 
@@ -382,7 +404,7 @@ def _check_constraint(group: dict[str, Any]) -> None:
         _check.choice("bound", group["bound"], ("inflection", "warm_start"))
     else:
         _check.number("bound", group["bound"], low=0, open_low=True)
-    _check.number("rate", group["rate"], low=0)
+    group["rate"] = _check.number("rate", group["rate"], low=0)
     _check.whole("warm_start", group["warm_start"], low=1)
     if group["weight_decay"]:
         raise ValueError(f"weight_decay = {group['weight_decay']!r}: must be 0; the bound takes its place")

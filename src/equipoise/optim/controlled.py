@@ -10,6 +10,7 @@ from equipoise.optim.moves import Constrain
 from equipoise.optim.optimizers import Params, adam_options, common
 from equipoise.optim.rotate import Hyperball, Rotate
 from equipoise.optim.rules import AdamRule, LionRule, SGDMRule, SignSGDMRule
+from equipoise.theory import _check
 
 Angle = float | Callable[[int], float] | None
 
@@ -17,7 +18,7 @@ Angle = float | Callable[[int], float] | None
 def _rotation(angle: Angle) -> tuple[dict[str, Any], Callable[[int], float] | None]:
     """The defaults of `Rotate` with the angle, and the angle's schedule where it is one."""
     if callable(angle):
-        return Rotate.defaults | {"angle": float(angle(1))}, angle
+        return Rotate.defaults | {"angle": _check.number("angle(1)", angle(1), low=0, high=1.5)}, angle
     return Rotate.defaults | {"angle": angle}, None
 
 
@@ -161,7 +162,7 @@ class RotationalLion(RuleOptimizer):
         **options: Any,
     ):
         own, schedule = _rotation(angle)
-        defaults = common(lr, weight_decay, options, betas=tuple(betas), **own)
+        defaults = common(lr, weight_decay, options, betas=betas, **own)
         super().__init__(params, defaults, rule=LionRule(), move=Rotate(), angle=schedule)
 
 

@@ -9,7 +9,7 @@ import torch
 
 from equipoise import geometry
 from equipoise.geometry import Norm
-from equipoise.optim.base import RuleOptimizer
+from equipoise.optim.base import RuleOptimizer, with_params
 from equipoise.optim.matrix_rules import SCALES, DualRule, MuonRule, averaged, matrices
 from equipoise.optim.moves import Decay, Move
 from equipoise.optim.optimizers import Params, adam_options, common
@@ -36,6 +36,9 @@ class _MuonFamily(RuleOptimizer):
         **own: Any,
     ):
         self._matrix, self._other = MuonRule(), AdamRule()
+        for name, given in (("adam", adam), ("polar", polar)):
+            if given is not None and not isinstance(given, Mapping):
+                raise ValueError(f"{name} = {given!r}: must be a dict of options, as {{}}")
         self._adam = ADAM | dict(adam or {})
         own |= {"polar": dict(polar or {}), "muon": None, "split": 1, "flatten": False, "role": None}
         own |= adam_options(True, True, False, self._adam["betas"], self._adam["eps"])
@@ -80,8 +83,8 @@ class _MuonFamily(RuleOptimizer):
 
 def _by_dimensions(group: dict[str, Any]) -> list[dict[str, Any]]:
     """A group as one of matrices and one of the rest, those that are not empty."""
-    params = group["params"]
-    listed = [params] if torch.is_tensor(params) else list(params)
+    group = with_params(group)
+    listed = list(group["params"])
     names = group.get("param_names")
     parts = []
     for muon in (True, False):
@@ -97,6 +100,7 @@ def _check_muon(group: dict[str, Any]) -> None:
     _check.whole("split", group["split"], low=1)
     for name in group["polar"]:
         _check.choice("polar", name, POLAR)
+    geometry.polar(torch.zeros(1, 1), **group["polar"])  # refuses values that make no sense
     if not group["muon"]:
         return
     for p in group["params"]:
@@ -297,7 +301,8 @@ class SteepestDescent(RuleOptimizer):
                 matrix = part.pop("muon")
                 self.add_param_group(part | {"norm": "spectral" if matrix else "rms"})
             return
-        chosen = NORMS[role] if chosen is None and role is not None else chosen
+        if chosen is None:
+            chosen = NORMS[_check.choice("role", role, NORMS)]
         if not isinstance(chosen, Norm | str):
             raise ValueError(f"norm = {chosen!r}: must be a norm of equipoise.geometry or the name of one")
         if isinstance(chosen, str):

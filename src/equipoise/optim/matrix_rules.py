@@ -59,7 +59,7 @@ def matrices(shape: tuple[int, ...], group: dict[str, Any]) -> tuple[int, int, i
     count, rows = 1, shape[0]
     if len(shape) == 3 and group.get("role") != "conv" and not group["flatten"]:
         count, rows = shape[0], shape[1]
-    columns = math.prod(shape) // (count * rows)
+    columns = math.prod(shape) // max(1, count * rows)
     split = int(group["split"])
     return count * split, rows // split, columns
 

@@ -39,7 +39,7 @@ def adam_options(
 ) -> dict[str, Any]:
     """The options of Adam's rule."""
     return {
-        "betas": tuple(betas),
+        "betas": betas,
         "eps": eps,
         "zero_init": zero_init,
         "bias_correction": bias_correction,
@@ -229,7 +229,7 @@ class Lion(RuleOptimizer):
         weight_decay: float = 0.0,
         **options: Any,
     ):
-        defaults = common(lr, weight_decay, options, betas=tuple(betas))
+        defaults = common(lr, weight_decay, options, betas=betas)
         super().__init__(params, defaults, rule=LionRule(), move=Decay())
 
 

@@ -154,7 +154,7 @@ class Rotate(RowMove):
     tracked relative to r_t, what a random walk has at step t, and the step's own size counts until the tracker has seen
     enough, so that the rotation is right from the first step whatever the gradients; tan keeps large angles; a zero row
     grows by plain steps until it is as long as its equilibrium; η_r = 0 moves nothing.
-    `reference="paper"` is Algorithm 1 to the letter.
+    `reference="paper"` is Algorithm 1 to the letter; where that divides zero by zero, a row of zeros stays one.
     """
 
     columns = ("row_norm", "row_square")
@@ -240,7 +240,8 @@ class Rotate(RowMove):
         nu = nu * numbers["beta"] + now * numbers["take"]
         s = (nu * numbers["tracked"] + now * numbers["own"]).sqrt()
         length = torch.where((s > 0) & (now > 0), tangent * ww.sqrt() / s.clamp_min(1e-38), 0.0)
-        shrink = n / (ww + length.square() * now).sqrt().clamp_min(1e-38)
+        # In this order: the square of a length over a small direction would be too large for its type.
+        shrink = n / (ww + (length * now.sqrt()).square()).sqrt().clamp_min(1e-38)
         keep = shrink * (1 + torch.where(length > 0, length * along, 0.0))
         # Rows that started at zero take plain decayed steps, until they are as long as their equilibrium.
         left, lr = numbers["left"], numbers["lr"]
@@ -248,7 +249,7 @@ class Rotate(RowMove):
         still = growing | (ww == 0)
         long = (ww * (left * left) - dw * (2 * left * lr) + dd * (lr * lr)).clamp_min(0.0).sqrt()
         goal = numbers["goal"] * size**0.5 - n * numbers["unknown"]
-        n = torch.where(growing & (long >= goal), long, n)
+        n = torch.where(growing & (long >= goal) & (long < math.inf), long, n)
         return (n, nu), torch.where(still, left, keep), torch.where(still, lr, shrink * length)
 
     def __call__(self, pieces: list[Piece], u: Any, *, rule: Rule, t: int, group: dict[str, Any]) -> None:
@@ -271,12 +272,12 @@ class Rotate(RowMove):
         """Algorithm 1, lines 9–13, literally (its loop centres; `center=False` leaves that out)."""
         w, d = as_rows(piece.w, group["granularity"]), as_rows(u, group["granularity"])
         n, nu, beta = piece.state["row_norm"], piece.state["row_square"], group["track"]
-        d = d - w * (row_sum(d * w) / row_sum(w.square()))
+        d = d - w * (row_sum(d * w) / row_sum(w.square()).clamp_min(1e-38))  # a row of zeros stays one
         nu.mul_(beta).add_(row_sum(d.square()), alpha=1 - beta)
         w = w - angle * n * d / (nu / (1 - beta**t) + 1e-8).sqrt()
         if group["center"]:
             w = w - row_mean(w)
-        put(piece.w, n * w / row_norm(w))
+        put(piece.w, n * w / row_norm(w).clamp_min(1e-38))
 
 
 @final
@@ -303,8 +304,15 @@ class Hyperball(RowMove):
         self, ww: Tensor, dw: Tensor, dd: Tensor, columns: tuple[Tensor, ...], size: Any, numbers: dict[str, Any]
     ) -> tuple[tuple[Tensor, ...], Tensor, Tensor]:
         (n,) = columns
-        length = torch.where(dd > 0, numbers["lr"] * (ww / dd.clamp_min(1e-38)).sqrt(), 0.0)
-        shrink = n / (ww - 2 * length * dw + length.square() * dd).sqrt().clamp_min(1e-38)
+        # ‖x‖ = ‖w‖·√(1 − 2·length·⟨d,w⟩/‖w‖² + r²), as ‖w‖² times anything may be too large for its type.
+        w, d = ww.sqrt().clamp_min(1e-38), dd.sqrt()
+        length = (numbers["lr"] * w / d.clamp_min(1e-30)).clamp_max(1e37)
+        step = (length * d / w).square()
+        ratio = 1 - 2 * length * (dw / ww.clamp_min(1e-38)) + step
+        # A row stays where there is no direction, it is not finite, or x is rounding alone.
+        moves = (d > 0) & (d < math.inf) & (ratio > 16 * torch.finfo(dd.dtype).eps * (1 + step))
+        length = torch.where(moves, length, 0.0)
+        shrink = n / (w * torch.where(moves, ratio, 1.0).sqrt())
         still = ww == 0
         n = torch.where(n > 0, n, (dd * (numbers["lr"] * numbers["lr"])).sqrt())
         return (n,), torch.where(still, 1.0, shrink), torch.where(still, numbers["lr"], shrink * length)

@@ -85,6 +85,8 @@ def reduced(x: Tensor) -> Tensor:
 
 def center_rows(w: Tensor, granularity: str | int) -> None:
     """Take the mean from every row and keep its norm; a constant row becomes zero."""
+    if not w.numel():
+        return
     rows = as_rows(w, granularity)
     rows = rows.float() if rows.dtype in (torch.bfloat16, torch.float16) else rows
     before = row_norm(rows)

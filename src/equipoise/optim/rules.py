@@ -19,6 +19,11 @@ from equipoise.optim.rows import as_rows, unit
 from equipoise.theory.kernels import Filter
 
 
+LEAST = 2.0**-75
+"""The least ε, about the root of the smallest square that float32 holds: 0/0 is 0 then, and a gradient whose square is
+lost gives no step of more than its sign's size."""
+
+
 @dataclass(frozen=True)
 class Ratio:
     """u = scale · top / bottom, not divided yet: a decayed step can divide and add in one pass."""
@@ -39,9 +44,17 @@ def sgdm(g: Any, m: Any, *, momentum: float, nesterov: bool) -> Any:
     return g.add(m, alpha=momentum) if nesterov else m
 
 
+def square_average(g: Any, v: Any, *, keep2: float, take2: float) -> None:
+    """V ← βv + (1−β)g².  Where β = 0 nothing is kept, also of a square that was too large for its type."""
+    if isinstance(keep2, float) and keep2 == 0.0:
+        v.copy_(g).mul_(g)
+    else:
+        v.mul_(keep2).addcmul_(g, g, value=take2)
+
+
 def rmsprop(g: Any, v: Any, *, keep2: float, take2: float, eps: float) -> Ratio:
     """V ← βv + (1−β)g²,  u = g/(√v + ε).  As torch.optim.RMSprop, whose α is β here."""
-    v.mul_(keep2).addcmul_(g, g, value=take2)
+    square_average(g, v, keep2=keep2, take2=take2)
     return Ratio(g, v.sqrt().add_(eps))
 
 
@@ -52,7 +65,7 @@ def adam(g: Any, m: Any, v: Any, *, take1: float, keep2: float, take2: float, ep
     direction, with the correction on scalars: ρ(t) is in `scale`, the root in `eps`.  THEORY 4.
     """
     m.lerp_(g, take1)
-    v.mul_(keep2).addcmul_(g, g, value=take2)
+    square_average(g, v, keep2=keep2, take2=take2)
     return Ratio(m, v.sqrt().add_(eps), scale)
 
 
@@ -63,7 +76,7 @@ def adam_nested(
 
     The root of v's correction is in `take1` and `eps`; K's, 1/(1−β1^t), is `scale`.
     """
-    v.mul_(keep2).addcmul_(g, g, value=take2)
+    square_average(g, v, keep2=keep2, take2=take2)
     k.mul_(keep1).addcdiv_(g, v.sqrt().add_(eps), value=take1)
     return k.mul(scale)
 
@@ -152,7 +165,7 @@ class RMSPropRule(Rule):
     state = ("square_avg",)
 
     def numbers(self, t: int, group: dict[str, Any]) -> dict[str, float]:
-        return {"keep2": group["alpha"], "take2": 1 - group["alpha"], "eps": group["eps"]}
+        return {"keep2": group["alpha"], "take2": 1 - group["alpha"], "eps": max(group["eps"], LEAST)}
 
     def __call__(self, g: Any, averages: tuple[Any, ...], numbers: dict[str, Any], group: dict[str, Any]) -> Any:
         return rmsprop(g, *averages, **numbers)
@@ -173,7 +186,7 @@ class AdamRule(Rule):
     def numbers(self, t: int, group: dict[str, Any]) -> dict[str, float]:
         (beta1, beta2), corrected = group["betas"], group["bias_correction"]
         fill, root = (1 - beta1**t, math.sqrt(1 - beta2**t)) if corrected else (1.0, 1.0)
-        numbers = {"take1": 1 - beta1, "keep2": beta2, "take2": 1 - beta2, "eps": group["eps"] * root}
+        numbers = {"take1": 1 - beta1, "keep2": beta2, "take2": 1 - beta2, "eps": max(group["eps"] * root, LEAST)}
         if group["nested"]:
             return numbers | {"keep1": beta1, "take1": (1 - beta1) * root, "scale": 1 / fill}
         return numbers | {"scale": root / fill}

@@ -77,6 +77,7 @@ class Rotational(Optimizer):
     ):
         self.inner = _steppable("optimizer", getattr(optimizer, "optimizer", optimizer))
         _check.choice("method", method, ("exact", "small_step"))
+        _check.flag("center", center)
         _check.number("track", track, low=0, high=1, open_high=True)
         if angle is not None and not callable(angle):
             _check.number("angle", angle, low=0, high=1.5)
@@ -146,7 +147,7 @@ class Rotational(Optimizer):
         if group.get("angle") is not None:
             return _check.number("angle", group["angle"], low=0, high=1.5)
         if callable(self._angle):
-            return float(self._angle(t))
+            return _check.number(f"angle({t})", self._angle(t), low=0, high=1.5)
         if self._angle is not None:
             return float(self._angle)
         if isinstance(self.inner, RuleOptimizer):
@@ -196,7 +197,7 @@ class Rotational(Optimizer):
             direction = (old - p) / lr
             options = self._options | {"lr": lr, "weight_decay": 0.0, "decay": "lr", "lr_max": None}
             # What is left of a small step after p was rounded is noise of this size.
-            noise = (4 * torch.finfo(p.dtype).eps / lr) ** 2 / max(1, p.shape[0])
+            noise = min(4 * torch.finfo(p.dtype).eps / lr, 1e150) ** 2 / max(1, p.shape[0])
             options |= {"angle": angles[id(group)], "granularity": self._parts(group)}
             numbers = self._rotate.numbers(self._rule, 1, self._rotate.steps(state), options, ())
             if numbers is not None:

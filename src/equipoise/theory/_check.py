@@ -31,8 +31,9 @@ def number(
     """
     wanted = "must be a finite number" + _range(low, high, open_low, open_high)
     try:
-        x = float(value)
-    except (TypeError, ValueError):
+        # "0.1" would pass here and fail where somebody reckons with it. Tensors say RuntimeError.
+        x = math.nan if isinstance(value, str | bytes) else float(value)
+    except (TypeError, ValueError, OverflowError, RuntimeError):
         raise ValueError(f"{name} = {value!r}: {wanted}") from None
     outside = x < low or x > high or (open_low and x == low) or (open_high and x == high)
     if not math.isfinite(x) or outside:
@@ -49,9 +50,15 @@ def whole(name: str, value: Any, *, low: int = 0) -> int:
 
 def choice(name: str, value: Any, allowed: Collection[str]) -> str:
     """One of a few words."""
-    if value not in allowed:
+    if not isinstance(value, str) or value not in allowed:
         raise ValueError(f"{name} = {value!r}: must be one of {', '.join(sorted(allowed))}")
     return value
+
+
+def flag(name: str, value: Any, *, optional: bool = False) -> None:
+    """True or False, or None where that is an answer, too."""
+    if not isinstance(value, bool | np.bool_) and not (optional and value is None):
+        raise ValueError(f"{name} = {value!r}: must be True{', False or None' if optional else ' or False'}")
 
 
 def series(
@@ -118,7 +125,7 @@ def below_one(product: Array, lr: Array, weight_decay: Array, meaning: str) -> N
 def _is_whole(value: Any) -> bool:
     try:
         return math.isfinite(value) and int(value) == value
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError, RuntimeError):
         return False
 
 

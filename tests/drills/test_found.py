@@ -1,0 +1,140 @@
+"""What the drills have found, each by itself."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import equipoise as eq
+
+
+def stepped(make: Any, start: torch.Tensor, *gradients: torch.Tensor, **options: Any) -> torch.Tensor:
+    p = nn.Parameter(start.clone())
+    optimizer = make([p], **options)
+    for g in gradients:
+        p.grad = g.clone()
+        optimizer.step()
+    return p.detach()
+
+
+@pytest.mark.parametrize("make", [eq.Adam, eq.AdamW, eq.RMSProp, eq.HyperballAdamW, eq.RotationalAdamW, eq.AdamCPR])
+@pytest.mark.parametrize("more", [{}, {"foreach": False}])
+def test_no_gradient_and_no_eps_is_no_step(make: Any, more: dict[str, Any]) -> None:
+    """It was 0/0."""
+    w = torch.tensor([[3.0, 4.0], [1.0, 2.0]])
+    left = stepped(make, w, torch.zeros(2, 2), torch.zeros(2, 2), lr=0.1, eps=0.0, **more)
+    torch.testing.assert_close(left / left.norm(dim=1, keepdim=True), w / w.norm(dim=1, keepdim=True))
+
+
+@pytest.mark.parametrize("nested", [False, True])
+def test_without_eps_a_gradient_whose_square_is_lost_gives_a_small_step(nested: bool) -> None:
+    tiny = torch.full((3,), 1e-30)
+    step = stepped(eq.Adam, torch.zeros(3), tiny, lr=1.0, eps=0.0, nested=nested).abs()
+    assert (step <= 1.0).all()
+    known = stepped(eq.Adam, torch.zeros(3), 1e15 * tiny, lr=1.0, eps=0.0, nested=nested)
+    torch.testing.assert_close(known, -torch.ones(3))
+
+
+@pytest.mark.parametrize(("make", "options"), [(eq.RMSProp, {"alpha": 0.0}), (eq.Adam, {"betas": (0.9, 0.0)})])
+def test_a_square_that_was_too_large_is_forgotten(make: Any, options: dict[str, Any]) -> None:
+    """It was 0·∞."""
+    left = stepped(make, torch.zeros(2), torch.full((2,), 1e30), torch.full((2,), 1e-3), lr=0.1, **options)
+    assert left.isfinite().all()
+
+
+def test_the_paper_leaves_rows_of_zeros() -> None:
+    w = torch.tensor([[0.0, 0.0], [3.0, 4.0]])
+    left = stepped(eq.RotationalAdamW, w, torch.ones(2, 2), lr=0.01, reference="paper")
+    assert left[0].tolist() == [0.0, 0.0]
+    assert left[1].norm() == pytest.approx(5.0)
+
+
+def test_small_directions_turn_large_weights() -> None:
+    """The square of the step's length was infinite: Rotational shrank the weights to nothing, Hyperball made NaN."""
+    w = 1e12 * torch.tensor([[3.0, 4.0]])
+    g = 1e-30 * torch.tensor([[4.0, -3.0]])
+    for make, options in ((eq.RotationalAdamW, {"angle": 0.1}), (eq.HyperballAdamW, {"lr": 0.1})):
+        left = stepped(make, w, g, **options)
+        assert left.norm() == pytest.approx(5e12, rel=1e-3)  # such small squares have few digits
+    turned = stepped(eq.RotationalAdamW, w, 1e10 * g, angle=0.1)
+    cosine = torch.nn.functional.cosine_similarity(turned.double(), w.double())
+    assert float(cosine.acos()) == pytest.approx(0.1, rel=1e-3)
+
+
+def test_a_row_that_starts_at_zero_survives_a_huge_gradient() -> None:
+    huge = torch.full((2, 3), 1e30)
+    left = stepped(eq.RotationalSGDM, torch.zeros(2, 3), huge, huge, lr=1e-3)
+    assert left.isfinite().all()
+
+
+def test_a_step_of_the_whole_weight_stays_where_it_is() -> None:
+    """x = w − ‖w‖·u/‖u‖ is 0 there, and has no direction."""
+    left = stepped(eq.HyperballAdamW, torch.full((1, 1), 2.0), torch.ones(1, 1), lr=1.0)
+    assert left.tolist() == [[2.0]]
+
+
+@pytest.mark.parametrize("make", [eq.Muon, eq.RotationalMuon, eq.HyperballMuon])
+def test_muon_takes_matrices_without_rows(make: Any) -> None:
+    empty, w = nn.Parameter(torch.empty(0, 3)), nn.Parameter(torch.eye(3))
+    optimizer = make([empty, w])
+    w.grad = torch.eye(3)
+    optimizer.step()
+    assert w.isfinite().all()
+
+
+def test_centring_takes_parameters_without_rows() -> None:
+    eq.RotationalAdamW([nn.Parameter(torch.empty(0))], center=True, rotate=True)
+
+
+def test_a_rotation_at_the_smallest_lr() -> None:
+    w = nn.Parameter(torch.eye(2))
+    optimizer = eq.Rotational(torch.optim.AdamW([w], lr=1e-300, weight_decay=0.1))
+    w.grad = torch.ones(2, 2)
+    optimizer.step()
+    assert w.detach().equal(torch.eye(2))
+
+
+W = [nn.Parameter(torch.ones(2, 3))]
+POINT = [nn.Parameter(torch.tensor(1.0))]
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: eq.AdamW(W, lr="0.1"), "lr = '0.1': must be a finite number"),  # type: ignore[arg-type]
+        (lambda: eq.AdamW(W, eps="1e-8"), "eps = '1e-8': must be a finite number"),  # type: ignore[arg-type]
+        (lambda: eq.AdamW(W, lr=torch.ones(2)), "lr = tensor.*: must be a finite number"),  # type: ignore[arg-type]
+        (lambda: eq.AdamW(W, lr=10**400), "lr = 10+: must be a finite number"),
+        (lambda: eq.AdamW(W, betas=0.9), "betas = 0.9: must be two numbers"),  # type: ignore[arg-type]
+        (lambda: eq.Lion(W, betas=None), "betas = None: must be two numbers"),  # type: ignore[arg-type]
+        (lambda: eq.AdamW(W, decay=["lr"]), r"decay = \['lr'\]: must be one of"),
+        (lambda: eq.AdamW(W, lr_max="x"), "lr_max = 'x': must be a finite number"),
+        (lambda: eq.AdamW(W, maximize="no"), "maximize = 'no': must be True or False"),
+        (lambda: eq.AdamW(W, foreach=torch.ones(2)), "foreach = tensor.*: must be True, False or None"),
+        (lambda: eq.RotationalAdamW(W, rotate="yes"), "rotate = 'yes': must be True, False or None"),
+        (lambda: eq.RotationalAdamW(W, angle=lambda t: float("nan")), r"angle\(1\) = nan: must be a finite number"),
+        (lambda: eq.RotationalAdamW(POINT, rotate=True, granularity=3), "granularity = 3: must divide the 1 weights"),
+        (lambda: eq.NormalizedGD(POINT, granularity=3), "granularity = 3: must divide the 1 weights"),
+        (lambda: eq.Muon(W, adam=5), "adam = 5: must be a dict of options"),  # type: ignore[arg-type]
+        (lambda: eq.Muon(W, polar="x"), "polar = 'x': must be a dict of options"),  # type: ignore[arg-type]
+        (lambda: eq.Muon(W, polar={"steps": 0}), "steps = 0: must be a whole number"),
+        (lambda: eq.SteepestDescent([{"params": W, "role": "x"}]), "role = 'x': must be one of"),
+        (lambda: eq.AdamW([{"lr": 1}]), "must be a dict with 'params'"),
+        (lambda: eq.Muon("w"), "params has 'w': must be a parameter"),
+        (lambda: eq.AdamW([torch.ones(2, dtype=torch.long)]), "int64: must be floating point"),
+    ],
+)
+def test_nonsense_is_refused(call: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        call()
+
+
+def test_a_schedule_that_gives_nonsense_is_refused_before_the_step() -> None:
+    w = nn.Parameter(torch.ones(2))
+    optimizer = eq.AdamW([w], lr=0.1)
+    w.grad = torch.ones(2)
+    optimizer.param_groups[0]["lr"] = float("nan")
+    with pytest.raises(ValueError, match="lr = nan: must be a finite number"):
+        optimizer.step()
+    assert w.tolist() == [1.0, 1.0]
