@@ -158,7 +158,8 @@ def check_lr_leap(e: Evidence) -> Iterator[Finding]:
         at, lr = e.comparer.schedules.knots("lr", g)
         with np.errstate(all="ignore"):
             ratio = lr[1:] / lr[:-1]
-        leap = (np.diff(at) == 1) & (lr[:-1] > 0) & (lr[1:] > 0) & (np.abs(np.log(ratio)) > np.log(LEAP) - 1e-6)
+            large = np.abs(np.log(ratio)) > np.log(LEAP) - 1e-6
+        leap = (np.diff(at) == 1) & (lr[:-1] > 0) & (lr[1:] > 0) & large
         leaps = np.flatnonzero(
             leap & (np.maximum(lr[1:], lr[:-1]) > lr.max() / LEAP)
         )  # a warmup's first steps are none
