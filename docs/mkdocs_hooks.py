@@ -43,18 +43,13 @@ def on_files(files: Files, config: MkDocsConfig) -> None:
         files.append(File.generated(config, name, content=(ROOT / source).read_text(encoding="utf-8")))
     for path in sorted((ROOT / "examples").glob("*.py")):
         name = f"examples/{path.name}"
-        files.append(
-            File.generated(config, name, abs_src_path=str(path), inclusion=InclusionLevel.INCLUDED)
-        )
+        files.append(File.generated(config, name, abs_src_path=str(path), inclusion=InclusionLevel.INCLUDED))
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
     """Turn links to files of the repository towards their place on the site."""
     up = "../" * page.file.src_uri.count("/")
-    if page.file.src_uri in PAGES.values():
-        base = r"(?:docs/)?"
-    else:
-        base = re.escape(f"../{up}")
+    base = r"(?:docs/)?" if page.file.src_uri in PAGES.values() else re.escape(f"../{up}")
 
     def turned(found: re.Match[str]) -> str:
         target = found[1]

@@ -160,10 +160,10 @@ def claim_rows(claims: Sequence[Claim]) -> list[dict[str, str]]:
 
 
 def markdown(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Rows as a table in Markdown, the columns being those of the first.
+    r"""Rows as a table in Markdown, the columns being those of the first.
 
     >>> print(markdown([{"lr": 0.1, "|loss|": Stat(0.5, 0.01, 3)}]))
-    | lr | \\|loss\\| |
+    | lr | \|loss\| |
     |---|---|
     | 0.1 | 0.500 ± 0.010 |
     """
