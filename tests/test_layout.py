@@ -27,7 +27,7 @@ MAY_IMPORT = {
     "monitor": {"_extras", "theory", "schedules", "optim", "planner"},
     "board": {"theory", "schedules", "planner", "monitor"},
     "lab": {"_extras", "theory", "schedules", "geometry", "optim", "planner", "monitor", "board"},
-    "cli": {"theory", "schedules", "planner", "monitor", "board", "lab"},
+    "cli": {"_extras", "theory", "schedules", "planner", "monitor", "board", "lab"},
 }
 """What each part may import of the others. Every part must be listed."""
 

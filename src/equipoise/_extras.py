@@ -6,7 +6,12 @@ import importlib
 import importlib.util
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, final
+
+
+@final
+class MissingExtraError(ModuleNotFoundError):
+    """A module of an extra is not installed; the message says what to do."""
 
 
 @contextmanager
@@ -20,7 +25,7 @@ def importing(extra: str, *modules: str) -> Iterator[None]:
     >>> with importing("lab", "no_such_module"):
     ...     import no_such_module
     Traceback (most recent call last):
-    ModuleNotFoundError: no_such_module is not installed: pip install 'equipoise[lab]'
+    equipoise._extras.MissingExtraError: no_such_module is not installed: pip install 'equipoise[lab]'
     """
     try:
         yield
@@ -28,7 +33,7 @@ def importing(extra: str, *modules: str) -> Iterator[None]:
         name = (error.name or "").partition(".")[0]
         if name not in modules:
             raise
-        raise ModuleNotFoundError(f"{name} is not installed: pip install 'equipoise[{extra}]'", name=name) from None
+        raise MissingExtraError(f"{name} is not installed: pip install 'equipoise[{extra}]'", name=name) from None
 
 
 def require(module: str, extra: str) -> None:
@@ -45,7 +50,7 @@ def need(module: str, extra: str = "lab") -> Any:
     True
     >>> need("no_such_module.part")
     Traceback (most recent call last):
-    ModuleNotFoundError: no_such_module is not installed: pip install 'equipoise[lab]'
+    equipoise._extras.MissingExtraError: no_such_module is not installed: pip install 'equipoise[lab]'
     """
     with importing(extra, module.partition(".")[0]):
         return importlib.import_module(module)
