@@ -3,10 +3,10 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
-BENCHMARKS := theory optim muon store polar watch board lab
+BENCHMARKS := imports theory optim muon store polar watch board lab
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint types unit evidence bench format clean
+.PHONY: help demo test lint types unit docs evidence bench format clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):[^#]*## */  make \1\t/' | expand -t 18
@@ -37,6 +37,10 @@ types: $(READY)
 unit: $(READY)
 	$(BIN)/pytest -n auto --dist worksteal
 
+docs: $(READY)  ## the docs as a site, in site/
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	@echo "Open site/index.html in a browser; for search: $(BIN)/mkdocs serve"
+
 evidence: $(READY)  ## every experiment at `small`, and the tables of the docs; hours
 	$(BIN)/pytest -m evidence
 	$(BIN)/python benchmarks/theory_table.py --write
@@ -52,5 +56,5 @@ format: $(READY)  ## let ruff mend what it can
 	$(BIN)/ruff format .
 
 clean:  ## remove the virtual environment and every cache
-	rm -rf $(VENV) demo .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) demo site .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

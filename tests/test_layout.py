@@ -6,7 +6,6 @@ import inspect
 import os
 import pkgutil
 import re
-import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -19,20 +18,22 @@ import equipoise
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "equipoise"
 MAY_IMPORT = {
+    "_extras": set(),
     "theory": set(),
-    "schedules": {"theory"},
+    "schedules": {"theory", "_extras"},
     "geometry": {"theory"},
     "optim": {"theory", "schedules", "geometry"},
     "planner": {"theory", "schedules"},
-    "monitor": {"theory", "schedules", "optim", "planner"},
+    "monitor": {"_extras", "theory", "schedules", "optim", "planner"},
     "board": {"theory", "schedules", "planner", "monitor"},
-    "lab": {"theory", "schedules", "geometry", "optim", "planner", "monitor", "board"},
-    "cli": {"theory", "schedules", "planner", "monitor", "board", "lab"},
+    "lab": {"_extras", "theory", "schedules", "geometry", "optim", "planner", "monitor", "board"},
+    "cli": {"_extras", "theory", "schedules", "planner", "monitor", "board", "lab"},
 }
 """What each part may import of the others. Every part must be listed."""
 
 TORCH_FREE = ("theory",)
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+TUTORIALS = [p for p in DOCUMENTS if p.parent.name == "tutorials" and p.stem != "index"]
 
 
 def imported_by(path: Path) -> set[str]:
@@ -93,19 +94,26 @@ def blocks(path: Path, language: str) -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```", path.read_text(), flags=re.MULTILINE | re.DOTALL)
 
 
+def commands_of(block: str) -> list[str]:
+    return [line.removeprefix("$ ") for line in block.splitlines() if line.startswith("$ ")]
+
+
 def commands(path: Path) -> list[str]:
-    lines = [line for block in blocks(path, "console") for line in block.splitlines()]
-    return [line.removeprefix("$ ") for line in lines if line.startswith("$ ")]
+    return [command for block in blocks(path, "console") for command in commands_of(block)]
+
+
+def run_command(command: str, folder: Path) -> None:
+    """Run a command as a reader would, in a shell, and see that it says something."""
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    env = os.environ | {"PATH": path}
+    done = subprocess.run(command, shell=True, capture_output=True, text=True, check=False, cwd=folder, env=env)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout or ">" in command
 
 
 @pytest.mark.parametrize("command", commands(ROOT / "README.md"))
 def test_commands_of_the_readme_run(command: str, tmp_path: Path) -> None:
-    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    done = subprocess.run(
-        shlex.split(command), capture_output=True, text=True, check=False, cwd=tmp_path, env=os.environ | {"PATH": path}
-    )
-    assert done.returncode == 0, done.stderr
-    assert done.stdout
+    run_command(command, tmp_path)
 
 
 def test_the_readme_shows_commands() -> None:
@@ -120,12 +128,30 @@ def test_the_readme_shows_commands() -> None:
     "ignore:.*treespec, LeafSpec",  # torch's, about lightning
     "ignore:.*does not have many workers",
 )
-@pytest.mark.parametrize("path", [p for p in DOCUMENTS if blocks(p, "python")], ids=lambda p: p.name)
+@pytest.mark.parametrize(
+    "path", [p for p in DOCUMENTS if blocks(p, "python") and p not in TUTORIALS], ids=lambda p: p.name
+)
 def test_python_of_the_docs_runs(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     scope: dict[str, object] = {"__name__": "docs"}
     for block in blocks(path, "python"):
         exec(compile(block, str(path), "exec"), scope)
+
+
+@pytest.mark.parametrize("path", TUTORIALS, ids=lambda p: p.name)
+def test_tutorials_run_from_top_to_bottom(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    scope: dict[str, object] = {"__name__": "docs"}
+    kinds = set()
+    for language, block in re.findall(r"^```(python|console)\n(.*?)^```", path.read_text(), re.MULTILINE | re.DOTALL):
+        kinds.add(language)
+        if language == "python":
+            exec(compile(block, str(path), "exec"), scope)
+        else:
+            for command in commands_of(block):
+                run_command(command, tmp_path)
+    assert kinds == {"python", "console"}
+    assert "assert " in path.read_text(), "it checks what it says"
 
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda p: p.name)

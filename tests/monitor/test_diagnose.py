@@ -154,6 +154,31 @@ def test_a_layer_that_explodes(tmp_path: Path) -> None:
     assert found["layer-exploding"].where == "0.weight"
 
 
+def test_decay_that_takes_the_whole_weight(tmp_path: Path) -> None:
+    model = net()
+    groups = eq.param_groups(model, overrides={"3.weight": {"lr": 1.0}})
+    found = run(tmp_path, model, torch.optim.AdamW(groups, 3e-3, weight_decay=1.0))
+    assert (found["decay-overshoot"].where, found["decay-overshoot"].severity) == ("3.weight", "error")
+    assert "watch-failed" not in found
+    with eq.Run.open(tmp_path) as stored:
+        compared = stored.compare("3.weight")
+        assert math.isnan(compared.plain.norm[-1]), "there is no equilibrium to compare with"
+        assert math.isnan(compared.effects()["gap"])
+        assert math.isfinite(stored.compare("0.weight").effects()["gap"])
+    eq.board.report([tmp_path], tmp_path / "report.html")
+
+
+def test_an_lr_that_ends_at_zero_is_no_leap(tmp_path: Path) -> None:
+    model = net()
+    optimizer = torch.optim.AdamW(eq.param_groups(model), 3e-3, weight_decay=1.0)
+
+    def last(step: int) -> None:
+        for group in optimizer.param_groups:
+            group["lr"] = 3e-3 if step < 60 else 0.0
+
+    assert "lr-leap" not in run(tmp_path, model, optimizer, before=last)
+
+
 def test_scaled_gradients_that_overflow_are_no_fault(tmp_path: Path) -> None:
     model = net()
     optimizer = torch.optim.AdamW(eq.param_groups(model), 1e-3, weight_decay=0.1, fused=True)

@@ -191,7 +191,7 @@ def test_a_library_that_is_not_there_is_said_at_once(
 ) -> None:
     monkeypatch.setitem(sys.modules, name, None)  # as if it were not there
     model = network()
-    with pytest.raises(ImportError, match=rf"{name} is not installed; pip install 'equipoise\[{name}\]'"):
+    with pytest.raises(ImportError, match=rf"{name} is not installed: pip install 'equipoise\[{name}\]'"):
         eq.watch(model, adamw(model), tmp_path, sinks=[name])
 
 

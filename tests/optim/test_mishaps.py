@@ -10,7 +10,8 @@ import torch
 from torch import nn
 
 import equipoise as eq
-from equipoise.optim import Decay, Rule, RuleOptimizer, compiled
+from equipoise.optim import Decay, Move, Rotate, Rule, RuleOptimizer, compiled
+from equipoise.optim.moves import Piece, directions
 
 needs_compiler = pytest.mark.skipif(shutil.which(os.environ.get("CXX", "g++")) is None, reason="needs a C++ compiler")
 both = pytest.mark.parametrize("compile_", [False, pytest.param(True, marks=needs_compiler)])
@@ -158,13 +159,10 @@ class Listed(Rule):
         return {"optimizer": "sgdm", "momentum": 0.9}
 
 
-SHARED = {"decay": "lr", "lr_max": None, "l2": 0.0, "maximize": False, "nonfinite": "ignore", "foreach": None} | W
-
-
 @needs_compiler
 def test_a_rule_of_ones_own_compiles_once_whatever_its_attributes() -> None:
     p = nn.Parameter(torch.ones(300, 300))
-    optimizer = RuleOptimizer([p], SHARED | {"compile": True}, rule=Listed(), move=Decay())
+    optimizer = RuleOptimizer([p], W | {"compile": True}, rule=Listed(), move=Decay())
     before = len(compiled._kernels)
     for t in range(3):
         p.grad = gradient(p, t)
@@ -174,11 +172,42 @@ def test_a_rule_of_ones_own_compiles_once_whatever_its_attributes() -> None:
 
 def test_groups_need_not_mention_compile() -> None:
     p = nn.Parameter(torch.ones(2048, 2049))
-    optimizer = RuleOptimizer([p], SHARED, rule=Listed(), move=Decay())
+    optimizer = RuleOptimizer([p], W, rule=Listed(), move=Decay())
     for _ in range(12):  # past the step from which large groups are compiled
         p.grad = torch.ones_like(p)
         optimizer.step()
     assert torch.isfinite(p).all()
+
+
+def test_a_rule_of_ones_own_needs_no_options_but_its_own() -> None:
+    w = torch.ones(2, 3)
+    for move in (Decay(), Rotate()):
+        p = nn.Parameter(w.clone())
+        optimizer = RuleOptimizer([p], {"lr": 0.1, "weight_decay": 0.5}, rule=Listed(), move=move)
+        p.grad = torch.tensor([[1.0, 0, 0], [0, 1, 0]])
+        optimizer.step()
+        expected = w * (1 - 0.1 * 0.5) - 0.1 * p.grad
+        kept = torch.linalg.vector_norm(p.detach(), dim=1) / 3**0.5
+        assert torch.allclose(p, expected) if isinstance(move, Decay) else torch.allclose(kept, torch.ones(2))
+        assert not torch.equal(p, w)
+        assert not optimizer.param_groups[0]["maximize"]
+
+
+class Backwards(Move):
+    """w ← w + ηu."""
+
+    def __call__(self, pieces: list[Piece], u: Any, *, rule: Rule, t: int, group: dict[str, Any]) -> None:
+        for piece, direction in zip(pieces, directions(u, len(pieces)), strict=True):
+            piece.w.add_(direction, alpha=float(group["lr"]))
+
+
+@both
+def test_a_move_of_ones_own_is_not_taken_for_decay_when_compiled(compile_: bool) -> None:
+    p = nn.Parameter(torch.ones(300, 300))
+    optimizer = RuleOptimizer([p], W | {"compile": compile_}, rule=Listed(), move=Backwards())
+    p.grad = torch.ones_like(p)
+    optimizer.step()
+    assert torch.allclose(p, torch.full_like(p, 1 + W["lr"]))
 
 
 @needs_compiler

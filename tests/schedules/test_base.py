@@ -187,7 +187,7 @@ def test_plot_draws_the_values() -> None:
 
 def test_plot_without_matplotlib_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    with pytest.raises(ImportError, match=r"plot\(\) needs matplotlib: pip install 'equipoise\[plot\]'"):
+    with pytest.raises(ImportError, match=r"matplotlib is not installed: pip install 'equipoise\[plot\]'"):
         sch.linear(3).plot()
 
 

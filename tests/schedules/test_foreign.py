@@ -169,7 +169,7 @@ def test_transformers_plateau_is_refused() -> None:
 
 def test_without_transformers_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "transformers", None)
-    with pytest.raises(ImportError, match="from_transformers needs transformers: pip install transformers"):
+    with pytest.raises(ImportError, match=r"transformers is not installed: pip install 'equipoise\[hf\]'"):
         sch.from_transformers("cosine", 10)
 
 

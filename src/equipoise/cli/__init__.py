@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from equipoise._extras import MissingExtraError
 from equipoise.cli import lab, plan, runs
 
 app = typer.Typer(
@@ -41,10 +42,10 @@ app.add_typer(lab.app, name="lab")
 
 
 def main() -> None:
-    """Run the command; what is wrong with the input is one line and exit code 2."""
+    """Run the command; what is wrong with the input, or not installed, is one line and exit code 2."""
     try:
         code = app(standalone_mode=False)
-    except (ValueError, MemoryError) as error:
+    except (ValueError, MemoryError, MissingExtraError) as error:
         typer.echo(f"equipoise: {error or 'not enough memory'}", err=True)
         sys.exit(2)
     except (typer.Abort, KeyboardInterrupt):

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
+from equipoise._extras import require
 from equipoise.cli._out import print_rich
 from equipoise.cli._read import read_values, split
 from equipoise.theory import _check
@@ -54,6 +55,8 @@ def lab_run(
     from equipoise.lab.experiments import find
 
     experiment = find(name)
+    if page is not None:
+        require("matplotlib", "lab")  # before hours of work, not after
     folder = output or Path("lab") / f"{experiment.name}-{preset}"
     given: dict[str, Any] = {"preset": preset, "workers": workers, "threads": threads, "on": on}
     outcome, done = _conduct(experiment, folder, figure, json, given)
@@ -157,6 +160,8 @@ def _conduct(experiment: Any, folder: Path, figure: Path | None, json: bool, giv
     from equipoise.lab.conduct import OUTCOME, conduct, write_figure
     from equipoise.lab.show import bars, render_outcome
 
+    if figure is not None:
+        require("matplotlib", "lab")
     with bars() as report:
         outcome, done = conduct(experiment, folder, report=report, **given)
     if figure is not None:

@@ -11,8 +11,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from equipoise._extras import need
 from equipoise.lab import on_ray, processes
-from equipoise.lab._extras import need
 from equipoise.lab.attempt import attempt
 from equipoise.lab.config import Trial
 from equipoise.lab.data import Data

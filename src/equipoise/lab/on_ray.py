@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from equipoise.lab._extras import need
+from equipoise._extras import need
 from equipoise.lab.attempt import attempt, failure
 from equipoise.lab.config import Trial
 from equipoise.lab.processes import LIVES

@@ -161,21 +161,19 @@ def claim_rows(claims: Sequence[Claim]) -> list[dict[str, str]]:
 
 
 def markdown(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Rows as a table in Markdown, the columns being those of the first.
+    r"""Rows as a table in Markdown, the columns being those of the first.
 
-    >>> print(markdown([{"lr": 0.1, "loss": Stat(0.5, 0.01, 3)}]))
-    | lr | loss |
+    >>> print(markdown([{"lr": 0.1, "|loss|": Stat(0.5, 0.01, 3)}]))
+    | lr | \|loss\| |
     |---|---|
     | 0.1 | 0.500 ± 0.010 |
     """
     if not rows:
         return ""
     columns = list(rows[0])
-    body = [[cell(row.get(c)).replace("|", "\\|") for c in columns] for row in rows]
-    lines = [columns, ["---"] * len(columns), *body]
-    return "\n".join(
-        ("|" + "|".join(line) + "|") if line[0] == "---" else "| " + " | ".join(line) + " |" for line in lines
-    )
+    lines = [columns, *([cell(row.get(c)) for c in columns] for row in rows)]
+    texts = ["| " + " | ".join(part.replace("|", "\\|") for part in line) + " |" for line in lines]
+    return "\n".join([texts[0], "|" + "---|" * len(columns), *texts[1:]])
 
 
 def ends(results: Sequence[Result]) -> str:

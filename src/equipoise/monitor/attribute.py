@@ -139,6 +139,11 @@ class Case:
             sizes = sizes[np.isfinite(sizes) & (sizes > 0)]
             self.common["grad_norm"] = float(np.sqrt(sizes.mean())) if len(sizes) else 1.0
 
+    @property
+    def overshoots(self) -> bool:
+        """Whether a step's decay takes the whole weight or more, so that there is nothing to forecast."""
+        return bool((self.group.group.decay_per_step(self.lr, self.weight_decay) >= 1).any())
+
     def plain(self, done: dict[Any, Forecast] | None = None) -> Predicted:
         """What is expected from settings alone, from the first measured step on; NaN where theory does not know it.
 
@@ -147,7 +152,7 @@ class Case:
         """
         if self.group.turns(self.ndim):
             return self.turned()
-        if self.group.move == "constrain":
+        if self.group.move == "constrain" or self.overshoots:
             nothing = np.full(len(self.at), np.nan)
             return Predicted(nothing, nothing, nothing)
         return self._predicted(self._plain(done))

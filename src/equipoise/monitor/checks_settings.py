@@ -6,8 +6,17 @@ from collections.abc import Iterator
 
 from equipoise.monitor.evidence import Evidence
 from equipoise.planner.finding import Finding
+from equipoise.planner.findings import overshoot
 
 RE = "Kosson et al., Rotational Equilibrium, arXiv 2305.17212"
+
+
+def check_overshoot(e: Evidence) -> Iterator[Finding]:
+    """Decay that takes the whole weight or more; named by the layer that has it."""
+    for g, recorded in enumerate(e.groups):
+        layers = [i for i in e.matrices if e.group[i] == g]
+        if layers:
+            yield from overshoot(recorded.group, e.names[layers[0]], e.lost(g))
 
 
 def check_decay(e: Evidence) -> Iterator[Finding]:
@@ -65,7 +74,7 @@ def check_memory(e: Evidence) -> Iterator[Finding]:
         return
     for g, recorded in enumerate(e.groups):
         layers = [i for i in e.layers if e.group[i] == g and e.forecasts(i)]
-        lost = recorded.group.decay_per_step(e.hyper("lr", g), e.hyper("weight_decay", g))[-max(1, e.last // 10) :]
+        lost = e.lost(g)[-max(1, e.last // 10) :]
         if layers and lost.mean() > 0 and 1 / lost.mean() < per_epoch / 2:
             time = 1 / float(lost.mean())
             yield Finding(
@@ -84,4 +93,4 @@ def _more(names: list[str]) -> str:
     return f" ({rest} other tensor{'s' if rest > 1 else ''} too)" if rest else ""
 
 
-CHECKS = (check_decay, check_memory)
+CHECKS = (check_overshoot, check_decay, check_memory)

@@ -119,7 +119,8 @@ class Comparer:
             raise ValueError(f"tensor = {tensor!r}: nothing was measured of it")
         group = self.groups[info.group]
         case = Case(seen, info, neuron, group, self.schedules)
-        stages = case.stages() if group.forecasts(len(info.shape)) else (case.plain(),)
+        forecasts = group.forecasts(len(info.shape)) and not case.overshoots
+        stages = case.stages() if forecasts else (case.plain(),)
         return Comparison(tensor, neuron, seen.steps, seen.norm, seen.rotation, seen.update, stages, group.known)
 
     def plain(self, tensors: Sequence[str], *, points: int | None = 200) -> list[Comparison]:

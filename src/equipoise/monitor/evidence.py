@@ -98,20 +98,27 @@ class Evidence:
         schedules = self.comparer.schedules
         return schedules.lr(group) if name == "lr" else schedules.weight_decay(group)
 
+    def lost(self, group: int) -> Array:
+        """The share of the weights that decay takes at every step, of a group."""
+        return self.groups[group].group.decay_per_step(self.hyper("lr", group), self.hyper("weight_decay", group))
+
+    @cached_property
+    def _overshoots(self) -> list[bool]:
+        return [bool((self.lost(g) >= 1).any()) for g in range(len(self.groups))]
+
     @cached_property
     def folds(self) -> Array:
         """The decay of each tensor, added up to each measured step."""
         out = np.zeros((len(self.steps), len(self.names)))
         for i in set(self.group.tolist()):
             if i < len(self.groups):
-                lost = self.groups[i].group.decay_per_step(self.hyper("lr", i), self.hyper("weight_decay", i))
-                total = np.cumsum(lost)
+                total = np.cumsum(self.lost(i))
                 out[:, self.group == i] = total[np.clip(self.steps - 1, 0, len(total) - 1), None]
         return out
 
     def forecasts(self, i: int) -> bool:
         """Whether theory knows what tensor i should do, and its norm is free to do it."""
-        if self.group[i] >= len(self.groups):
+        if self.group[i] >= len(self.groups) or self._overshoots[self.group[i]]:
             return False
         recorded = self.groups[self.group[i]]
         return recorded.known and recorded.forecasts(len(self.tensors[i].shape))

@@ -8,9 +8,12 @@ from types import TracebackType
 from typing import Any, Self, final
 
 import torch
-from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
+from equipoise._extras import importing
 from equipoise.monitor.watching import Watch, watch
+
+with importing("hf", "transformers"):
+    from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 
 @final

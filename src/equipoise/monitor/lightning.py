@@ -6,11 +6,14 @@ import os
 from collections.abc import Mapping
 from typing import Any, final
 
-import lightning.pytorch as pl
 from torch import Tensor
 
+from equipoise._extras import importing
 from equipoise.monitor.watching import Watch, watch
 from equipoise.theory import _check
+
+with importing("lightning", "lightning"):
+    import lightning.pytorch as pl
 
 
 @final

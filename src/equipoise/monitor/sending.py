@@ -9,13 +9,13 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from equipoise._extras import require
 from equipoise.monitor import notes
 from equipoise.monitor.arrived import Arrived
 from equipoise.monitor.logged import Logged
 from equipoise.monitor.run import Run
 from equipoise.monitor.schema import FILE
 from equipoise.monitor.sinks import BY_NAME, Place, Sink
-from equipoise.monitor.sinks.base import require
 from equipoise.monitor.sinks.lane import Lane, name_of
 from equipoise.monitor.sinks.summary import Summary
 from equipoise.monitor.writer import RunWriter

@@ -27,6 +27,17 @@ from equipoise.theory import DECAYS, _check
 
 LOW_PRECISION = (torch.bfloat16, torch.float16)
 NONFINITE = ("ignore", "skip", "error")
+SHARED: dict[str, Any] = {
+    "weight_decay": 0.0,
+    "decay": "lr",
+    "lr_max": None,
+    "l2": 0.0,
+    "maximize": False,
+    "foreach": None,
+    "compile": None,
+    "nonfinite": "ignore",
+}
+"""The options that every optimizer takes, besides lr."""
 
 
 @dataclass(frozen=True)
@@ -56,6 +67,13 @@ class RuleOptimizer(Optimizer):
 
     State is in float32 or the parameter's own float64; bfloat16 and float16 parameters keep a float32 copy
     (`master`), so that small updates are not lost to rounding.
+
+    Args:
+        params: parameters or groups.
+        defaults: lr and the rule's own options. Those that all optimizers take, and the move's, need not be given.
+        rule: gradient → direction.
+        move: (weight, direction) → weight.
+        angle: for moves that rotate, the rotation as a function of the step.
     """
 
     def __init__(
@@ -72,7 +90,7 @@ class RuleOptimizer(Optimizer):
         """Steps not taken because a gradient was not finite, where `nonfinite="skip"`."""
         self._angle = angle
         self._fresh()
-        super().__init__(params, defaults)
+        super().__init__(params, SHARED | move.defaults | defaults)
 
     def _fresh(self) -> None:
         """What only speeds steps up, and is made again from the rest."""

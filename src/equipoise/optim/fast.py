@@ -52,7 +52,7 @@ class Fast:
         self, pieces: list[Piece], grads: list[Tensor], t: int, group: dict[str, Any]
     ) -> tuple[list[Piece], list[Tensor]]:
         """Take the step of those parameters that can be compiled; return the others and their gradients."""
-        if not self.rule.compiles or (t == 1 and self.rule.starts(group)):
+        if not (self.rule.compiles and self.move.compiles) or (t == 1 and self.rule.starts(group)):
             return pieces, grads
         turning = isinstance(self.move, RowMove) and any(turns(piece.w, group) for piece in pieces)
         if turning and self.move.numbers(self.rule, t, 1, group, ()) is None:  # type: ignore[attr-defined]

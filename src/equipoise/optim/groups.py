@@ -6,16 +6,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any, final
 
-from rich import box
-from rich.console import Console, Group, RenderableType
-from rich.table import Table
-from rich.text import Text
 from torch import Tensor, nn
 
 from equipoise.optim.roles import ROLES, Known, bare, known_parameters, unmatched
 from equipoise.theory import _check
 
 if TYPE_CHECKING:
+    from rich.console import RenderableType
+
     from equipoise.optim.invariance import Invariance
 
 RESERVED = ("params", "param_names", "name")
@@ -54,6 +52,11 @@ class ParamGroups(list[dict[str, Any]]):
         return {name: group["role"] for group in self for name in group["param_names"]}
 
     def __rich__(self) -> RenderableType:
+        from rich import box
+        from rich.console import Group
+        from rich.table import Table
+        from rich.text import Text
+
         table = Table(box=box.SIMPLE_HEAD, padding=(0, 1), pad_edge=False, show_edge=False)
         table.add_column("role")
         table.add_column("tensors", justify="right")
@@ -87,6 +90,8 @@ def rendered(thing: Any, width: int = 110) -> str:
         thing: anything that Rich can show.
         width: of the text, in characters.
     """
+    from rich.console import Console
+
     console = Console(width=width, no_color=True, highlight=False)
     with console.capture() as captured:
         console.print(thing)

@@ -6,13 +6,9 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import final
+from typing import TYPE_CHECKING, final
 
 import torch
-from rich import box
-from rich.console import Group, RenderableType
-from rich.table import Table
-from rich.text import Text
 from torch import Tensor, nn
 
 from equipoise.optim.groups import rendered
@@ -20,6 +16,9 @@ from equipoise.optim.kept import kept
 from equipoise.optim.probes import Probes, is_vector
 from equipoise.optim.roles import bare
 from equipoise.theory import _check
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
 
 Granularity = str | int | None
 
@@ -74,6 +73,11 @@ class Invariance(Mapping[str, TensorInvariance]):
         return {t.name: t.granularity for t in self.values() if t.granularity is not None}
 
     def __rich__(self) -> RenderableType:
+        from rich import box
+        from rich.console import Group
+        from rich.table import Table
+        from rich.text import Text
+
         table = Table(box=box.SIMPLE_HEAD, padding=(0, 1), pad_edge=False, show_edge=False)
         table.add_column("tensor", overflow="fold")
         table.add_column("shape", no_wrap=True)

@@ -64,6 +64,9 @@ class Move(ABC):
     defaults: ClassVar[dict[str, Any]] = {}
     """Group options that belong to the move."""
 
+    compiles: ClassVar[bool] = False
+    """Whether there is a kernel for it; a move of one's own runs eagerly, unless it is a `RowMove`."""
+
     def prepare(self, g: Tensor, w: Tensor, group: dict[str, Any]) -> Tensor:
         """What the rule shall see of a gradient."""
         return g
@@ -84,6 +87,8 @@ def directions(u: Any, count: int) -> list[Tensor]:
 @final
 class Decay(Move):
     """`decayed` or `cautious`, by the group's kind of decay."""
+
+    compiles = True
 
     def __call__(self, pieces: list[Piece], u: Any, *, rule: Rule, t: int, group: dict[str, Any]) -> None:
         together = isinstance(u, Many) or (isinstance(u, Ratio) and isinstance(u.top, Many))
@@ -115,6 +120,7 @@ class Constrain(Move):
     point of its curve).  Franke et al. 2024, Constrained Parameter Regularization, Alg. 1; thesis 1.1.
     """
 
+    compiles = True
     defaults: ClassVar[dict[str, Any]] = {"bound": "inflection", "rate": 1.0, "warm_start": 100, "rotate": None}
 
     def __call__(self, pieces: list[Piece], u: Any, *, rule: Rule, t: int, group: dict[str, Any]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, final
 
-from equipoise.optim.base import RuleOptimizer
+from equipoise.optim.base import SHARED, RuleOptimizer
 from equipoise.optim.moves import Decay
 from equipoise.optim.rules import AdamRule, LionRule, NormalizedRule, RMSPropRule, SGDMRule, SignSGDMRule
 
@@ -14,18 +14,7 @@ Params = Iterable[Any]
 
 def common(lr: float, weight_decay: float, options: dict[str, Any], **own: Any) -> dict[str, Any]:
     """The options that every optimizer takes, with the optimizer's own."""
-    shared = {
-        "lr": lr,
-        "weight_decay": weight_decay,
-        "decay": "lr",
-        "lr_max": None,
-        "l2": 0.0,
-        "maximize": False,
-        "foreach": None,
-        "compile": None,
-        "nonfinite": "ignore",
-    }
-    allowed = shared | own
+    allowed = SHARED | {"lr": lr, "weight_decay": weight_decay} | own
     if options.pop("differentiable", False):
         raise ValueError("differentiable = True: must be False; steps change weights in place")
     for key, value in options.items():

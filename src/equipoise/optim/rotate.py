@@ -70,6 +70,7 @@ class RowMove(Move):
     That is all it needs to know of a row, so a row is read once, and again while it is still in the cache.
     """
 
+    compiles = True
     columns: ClassVar[tuple[str, ...]]
     """Names of the numbers that it keeps of each row, in the state."""
 

@@ -11,8 +11,10 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
 from equipoise.planner.finding import SEVERITIES, Finding
+from equipoise.planner.setting import Group
 from equipoise.theory import advice, bias_factor, first_step, memory
 
 if TYPE_CHECKING:
@@ -28,19 +30,29 @@ SU = "Su, weight decay and learning rate from a moving-average perspective"
 def check_overshoot(plan: Plan) -> Iterator[Finding]:
     """λη ≥ 1: a step's decay takes the whole weight or more."""
     for i, g in enumerate(plan.setting.groups):
-        lost = plan.setting.decay_per_step(i)
-        if (worst := float(lost.max())) >= 1:
-            yield Finding(
-                "decay-overshoot",
-                "error",
-                _group(plan, i),
-                f"decay takes {worst:.3g} of the weights at step {int(lost.argmax()) + 1}",
-                "less than 1, usually below 0.01",
-                "weight_decay must be below 1, as it does not depend on lr"
-                if g.decay == "independent" or not g.lr
-                else f"lower lr or weight_decay: at lr = {g.lr:g}, weight_decay must be below {1 / g.lr:.3g}",
-                "THEORY 1: the share that a step keeps must be positive",
-            )
+        yield from overshoot(g, _group(plan, i), plan.setting.decay_per_step(i))
+
+
+def overshoot(group: Group, where: str, lost: NDArray[np.float64]) -> Iterator[Finding]:
+    """The finding of a group, if the share that a step's decay takes is ever 1 or more.
+
+    Args:
+        group: the group.
+        where: its name.
+        lost: that share, at every step.
+    """
+    if len(lost) and (worst := float(lost.max())) >= 1:
+        yield Finding(
+            "decay-overshoot",
+            "error",
+            where,
+            f"decay takes {worst:.3g} of the weights at step {int(lost.argmax()) + 1}",
+            "less than 1, usually below 0.01",
+            "weight_decay must be below 1, as it does not depend on lr"
+            if group.decay == "independent" or not group.lr
+            else f"lower lr or weight_decay: at lr = {group.lr:g}, weight_decay must be below {1 / group.lr:.3g}",
+            "THEORY 1: the share that a step keeps must be positive",
+        )
 
 
 def check_zero_lr(plan: Plan) -> Iterator[Finding]:

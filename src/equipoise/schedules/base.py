@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, overload
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from equipoise._extras import importing
 from equipoise.theory import _check
 from equipoise.theory._check import Array
 
@@ -123,10 +124,8 @@ class Schedule(ABC):
             **line: passed on to `Axes.plot`, as `label` or `color`.
         """
         T = self._length(steps)
-        try:
+        with importing("plot", "matplotlib"):
             from matplotlib import pyplot
-        except ImportError:
-            raise ImportError("plot() needs matplotlib: pip install 'equipoise[plot]'") from None
         if ax is None:
             ax = pyplot.subplots(figsize=(6, 3), layout="constrained")[1]
             ax.set(xlabel="step", ylabel="value", xlim=(1, max(T, 2)))

@@ -6,6 +6,7 @@ import copy
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from equipoise._extras import importing
 from equipoise.schedules.base import Schedule
 from equipoise.schedules.table import from_array
 from equipoise.theory import _check
@@ -83,10 +84,8 @@ def from_transformers(name: str, steps: int, *, warmup: int = 0, peak: float = 1
         peak: the learning rate.
         **arguments: the schedule's own, as `lr_scheduler_kwargs` has them.
     """
-    try:
+    with importing("hf", "transformers"):
         from transformers import get_scheduler
-    except ImportError:
-        raise ImportError("from_transformers needs transformers: pip install transformers") from None
     T, W = _check.whole("steps", steps, low=1), _check.whole("warmup", warmup)
 
     def make(optimizer: Optimizer) -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from equipoise.lab._extras import need
+from equipoise._extras import need
 from equipoise.lab.data.base import Data, split
 
 

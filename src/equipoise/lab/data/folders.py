@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from equipoise.lab._extras import need
+from equipoise._extras import need
 from equipoise.lab.data.base import Data, images
 from equipoise.theory import _check
 

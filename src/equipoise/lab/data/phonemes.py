@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from equipoise.lab._extras import need
+from equipoise._extras import need
 from equipoise.lab.data.base import Data, Split
 from equipoise.theory import _check
 

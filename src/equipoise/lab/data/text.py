@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from equipoise.lab._extras import need
+from equipoise._extras import need
 from equipoise.lab.data.base import Data, Split
 from equipoise.theory import _check
 

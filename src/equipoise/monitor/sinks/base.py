@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -71,26 +69,6 @@ class Place:
         """
         there = bool(self.memory) and all(self.memory.get(key) == value for key, value in same.items())
         return self.last if there else 0
-
-
-def library(name: str, extra: str) -> Any:
-    """A library that a sink needs.
-
-    Args:
-        name: of its module.
-        extra: of this package, which installs it.
-
-    Raises:
-        ImportError: it is not installed; says what to do.
-    """
-    require(name, extra)
-    return importlib.import_module(name)
-
-
-def require(name: str, extra: str) -> None:
-    """Raise an ImportError that says what to do if a library is not installed."""
-    if importlib.util.find_spec(name) is None:
-        raise ImportError(f"sink {extra!r}: {name} is not installed; pip install 'equipoise[{extra}]'", name=name)
 
 
 def text_of(finding: Finding) -> str:

@@ -7,7 +7,8 @@ import time
 from collections.abc import Mapping
 from typing import Any, Self, final
 
-from equipoise.monitor.sinks.base import Place, library, text_of
+from equipoise._extras import need
+from equipoise.monitor.sinks.base import Place, text_of
 from equipoise.planner.finding import Finding
 
 ODD = re.compile(r"[^\w\-. :/]")
@@ -38,10 +39,10 @@ class MLflow:
         after: int = 0,
         every_seconds: float = 5.0,
     ) -> None:
-        mlflow = library("mlflow", "mlflow")
+        mlflow = need("mlflow", "mlflow")
         self.after, self.every_seconds = after, every_seconds
         self._client = mlflow.MlflowClient()
-        self._metric = library("mlflow.entities", "mlflow").Metric
+        self._metric = need("mlflow.entities", "mlflow").Metric
         active = mlflow.active_run()
         if run_id is None and active is not None:
             run_id = active.info.run_id
@@ -58,7 +59,7 @@ class MLflow:
     @classmethod
     def of(cls, place: Place) -> Self:
         """The active run, or one named after the run's directory."""
-        active = library("mlflow", "mlflow").active_run()
+        active = need("mlflow", "mlflow").active_run()
         if active is not None:
             return cls(active.info.run_id, after=place.after(run_id=active.info.run_id))
         known = place.memory.get("run_id")

@@ -6,7 +6,8 @@ import os
 from collections.abc import Mapping
 from typing import Any, Self, final
 
-from equipoise.monitor.sinks.base import Place, library, text_of
+from equipoise._extras import need
+from equipoise.monitor.sinks.base import Place, text_of
 from equipoise.planner.finding import Finding
 
 
@@ -23,7 +24,7 @@ class TensorBoard:
     def __init__(
         self, directory: str | os.PathLike[str], *, purge_step: int | None = None, every_seconds: float = 1.0
     ) -> None:
-        library("tensorboard", "tensorboard")
+        need("tensorboard", "tensorboard")
         from torch.utils.tensorboard import SummaryWriter
 
         self.every_seconds = every_seconds

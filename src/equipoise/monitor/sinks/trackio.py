@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Self, final
 
-from equipoise.monitor.sinks.base import Place, library, text_of
+from equipoise._extras import need
+from equipoise.monitor.sinks.base import Place, text_of
 from equipoise.planner.finding import Finding
 
 LEVELS = {"error": "ERROR", "warning": "WARN", "info": "INFO"}
@@ -34,7 +35,7 @@ class Trackio:
         after: int = 0,
         every_seconds: float = 5.0,
     ) -> None:
-        trackio = library("trackio", "trackio")
+        trackio = need("trackio", "trackio")
         self.after, self.every_seconds = after, every_seconds
         self._level = trackio.AlertLevel
         run = _active() if run is None else run
@@ -76,4 +77,4 @@ class Trackio:
 
 
 def _active() -> Any:
-    return library("trackio", "trackio").context_vars.current_run.get()
+    return need("trackio", "trackio").context_vars.current_run.get()

@@ -7,7 +7,8 @@ import os
 from collections.abc import Mapping
 from typing import Any, Self, final
 
-from equipoise.monitor.sinks.base import Place, library, text_of
+from equipoise._extras import need
+from equipoise.monitor.sinks.base import Place, text_of
 from equipoise.planner.finding import Finding
 
 log = logging.getLogger("equipoise.monitor")
@@ -44,7 +45,7 @@ class WandB:
         after: int = 0,
         every_seconds: float = 5.0,
     ) -> None:
-        wandb = library("wandb", "wandb")
+        wandb = need("wandb", "wandb")
         self.after, self.every_seconds = after, every_seconds
         run = wandb.run if run is None else run
         self._own = run is None
@@ -59,7 +60,7 @@ class WandB:
     @classmethod
     def of(cls, place: Place) -> Self:
         """The active run, or one named after the run's directory."""
-        active = library("wandb", "wandb").run
+        active = need("wandb", "wandb").run
         if active is not None:
             return cls(active, after=place.after(id=active.id))
         name = place.path.absolute().name
