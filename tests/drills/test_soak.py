@@ -18,16 +18,19 @@ server.serve(sys.argv[1], port=0, started=lambda board: print(board.url, flush=T
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
 def test_memory_stays_flat(tmp_path: Path) -> None:
-    """From the first to the last third after a warm-up: 10 MB more for the training at most, and 30 for the board.
+    """From the first to the last third after a warm-up: 8 MB more at most, and for the board 2.5 for each view besides.
 
-    A page takes some 5 MB, so that a board which keeps its pages fails this after a dozen.
+    A board that keeps its pages grows by 5 to 7 MB a view, and fails.
     """
     samples = list(soak.soak(tmp_path, 20.0, every=0.2, pause=0.005, board=("-c", SHORT)))
-    late = [s for s in samples if s.seconds > 6]
-    assert len(late) >= 3
-    assert late[-1].steps > late[0].steps, "it trains"
+    late = [s for s in samples if s.seconds > 5]
     third = len(late) // 3
-    for memory, most in (("trainer", 10.0), ("board", 30.0)):
-        seen = [getattr(s, memory) for s in late]
-        grown = statistics.mean(seen[-third:]) - statistics.mean(seen[:third])
-        assert grown < most, (memory, seen)
+    assert third, "too slow to say anything"
+    first, last = late[:third], late[-third:]
+
+    def grown(what: str) -> float:
+        return statistics.mean(getattr(s, what) for s in last) - statistics.mean(getattr(s, what) for s in first)
+
+    assert grown("steps") > 0, "it trains"
+    assert grown("trainer") < 8, late
+    assert grown("board") < 8 + 2.5 * grown("views"), late
