@@ -4,8 +4,9 @@
 
 A small network is trained under watch, every step measured, in one process; `equipoise board` shows its directory from
 another. The list, its JSON and the page of the run are asked for again and again, and one page stays open and takes
-every refresh. Printed: steps, views and the resident memory of both; at the end the growth per 1,000 steps and per 1,000
-views, by a straight line through the second half. Needs Linux, which says in /proc how much memory a process has.
+every refresh. Printed: steps, views and the resident memory of both; at the end the growth per 1,000 steps and per
+view, by a straight line through the second half. The board's memory is a saw: a page of a longer run reads more, up to
+the next coarser level of the file, where it falls. Needs Linux, which says in /proc how much memory a process has.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ class Sample:
 
 
 def train(folder: Path, pause: float) -> None:
-    """Train and watch until the process is ended; the memory that Python or torch keeps is the same from run to run."""
+    """Train and watch until the process is ended."""
     import torch
     from torch import nn
 
@@ -156,7 +157,7 @@ def main() -> None:
             print(f"{s.seconds / 60:10.1f} {s.steps:10,} {s.views:10,} {s.trainer:13.1f} {s.board:10.1f}", flush=True)
     if len(samples) > 3:
         print(f"training: {growth(samples, 'trainer', 'steps'):+.3f} MB per 1,000 steps")
-        print(f"board: {growth(samples, 'board', 'views'):+.3f} MB per 1,000 views")
+        print(f"board: {growth(samples, 'board', 'views') / 1000:+.3f} MB per view")
 
 
 if __name__ == "__main__":

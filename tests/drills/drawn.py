@@ -1,18 +1,36 @@
-"""What the drills of optimizers draw: every public optimizer, its options good and bad, shapes, weights and gradients."""
+"""What the drills draw: every public optimizer, its options good and bad, shapes, weights and gradients."""
 
 from __future__ import annotations
 
 import inspect
+import os
 import re
 import traceback
 from typing import Any
 
 import hypothesis.strategies as st
 import torch
+from hypothesis import HealthCheck, settings
 from torch import nn
 
 import equipoise
 from equipoise import optim
+
+TIMES = float(os.environ.get("EQUIPOISE_DRILLS", "1"))
+"""How many times as many cases; any number but 1 draws others each time."""
+
+
+def cases(count: int) -> settings:
+    """Settings of a drill of about so many cases."""
+    slow = (HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large)
+    kept = (HealthCheck.large_base_example, HealthCheck.function_scoped_fixture)
+    return settings(
+        max_examples=max(1, int(count * TIMES)),
+        derandomize=TIMES == 1,
+        deadline=None,
+        suppress_health_check=slow + kept,
+    )
+
 
 PUBLIC = [getattr(optim, name) for name in optim.__all__]
 OPTIMIZERS = [
@@ -87,9 +105,10 @@ OF_STEEPEST = {"norm": st.sampled_from([None, "spectral", "sign", "rms", "linf",
 """Options that mean something else to one optimizer."""
 
 WRONG: list[Any] = [
-    "x", "0.1", b"1", (), [], [0.1], {}, {"a": 1}, object(), -1, -1e-9, float("nan"), float("inf"), -float("inf"), 1e400,
+    "x", "0.1", b"1", (), [], [0.1], {}, {"a": 1}, object(), -1, -1e-9, float("nan"), float("inf"), -float("inf"),
     10**400, 2, 1j, torch.ones(2), torch.tensor([]), torch.tensor(float("nan")), torch.tensor(1j), (0.9,), (0.9, 1.0),
-    (0.9, "x"), (0.9, float("nan")), (0.9, 0.9, 0.9), 1.5, "lr_", None, True, set(), range(3), lambda t: float("nan"), torch.float32,
+    (0.9, "x"), (0.9, float("nan")), (0.9, 0.9, 0.9), 1.5, "lr_", None, True, set(), range(3),
+    lambda t: float("nan"), torch.float32,
 ]  # fmt: skip
 
 
@@ -172,4 +191,8 @@ def is_ours(error: BaseException) -> bool:
     if "torch/optim/optimizer.py" in last.filename:
         return isinstance(error, ValueError | TypeError)
     inside = str(equipoise.__path__[0]) in last.filename
-    return isinstance(error, ValueError) and inside and bool(re.search(r"must|not supported|give |use |lower ", str(error)))
+    return (
+        isinstance(error, ValueError)
+        and inside
+        and bool(re.search(r"must|not supported|give |use |lower ", str(error)))
+    )

@@ -1,12 +1,21 @@
 """What the drills have found, each by itself."""
 
+import json
+import sqlite3
+from pathlib import Path
 from typing import Any
 
 import pytest
+import runs
 import torch
 from torch import nn
 
 import equipoise as eq
+from equipoise import theory
+from equipoise.lab import ledger
+from equipoise.lab.config import Trial
+from equipoise.lab.result import RESULT, Result
+from equipoise.monitor import schema
 
 
 def stepped(make: Any, start: torch.Tensor, *gradients: torch.Tensor, **options: Any) -> torch.Tensor:
@@ -69,7 +78,7 @@ def test_a_row_that_starts_at_zero_survives_a_huge_gradient() -> None:
 
 
 def test_a_step_of_the_whole_weight_stays_where_it_is() -> None:
-    """x = w − ‖w‖·u/‖u‖ is 0 there, and has no direction."""
+    """There w − ‖w‖·u/‖u‖ is 0, and has no direction."""
     left = stepped(eq.HyperballAdamW, torch.full((1, 1), 2.0), torch.ones(1, 1), lr=1.0)
     assert left.tolist() == [[2.0]]
 
@@ -138,3 +147,67 @@ def test_a_schedule_that_gives_nonsense_is_refused_before_the_step() -> None:
     with pytest.raises(ValueError, match="lr = nan: must be a finite number"):
         optimizer.step()
     assert w.tolist() == [1.0, 1.0]
+
+
+def test_an_lr_whose_square_is_lost_is_refused() -> None:
+    with pytest.raises(ValueError, match="lr = 1e-300: must be 0 or at least"):
+        theory.stationary("adamw", lr=1e-300, weight_decay=0.1, size=1, decay="independent")
+
+
+def changed(path: Path, sql: str, *values: Any) -> eq.Run:
+    """A run in whose file somebody changed something."""
+    runs.write(path, runs.numbers(20))
+    db = sqlite3.connect(path / schema.FILE)
+    db.execute(sql, values)
+    for line in db.execute("SELECT id, life, kind, key, step, time, value FROM records").fetchall():
+        db.execute("UPDATE records SET crc = ? WHERE id = ?", (schema.checksum(b"", *line), line[0]))
+    db.commit()
+    db.close()
+    return eq.Run.open(path)
+
+
+def test_following_leaves_out_steps_that_are_no_numbers(tmp_path: Path) -> None:
+    with changed(tmp_path / "run", "UPDATE rows SET step = x'00' WHERE id = 1") as run:
+        (found,) = run.follow().read()
+    assert found.steps.tolist() == list(range(2, 21))
+
+
+@pytest.mark.parametrize("value", ["5", "[]", "null", "[" * 5000, '{"columns": 3}', '{"layouts": [[]]}'])
+@pytest.mark.parametrize("kind", ["layout", "segment", "finding", "tensor", "quantity"])
+def test_records_that_say_nothing_are_damage(tmp_path: Path, kind: str, value: str) -> None:
+    insert = "INSERT INTO records (life, kind, key, step, time, value) VALUES (1, ?, 'x', NULL, 0.0, ?)"
+    with changed(tmp_path / "run", insert, kind, value) as run:
+        assert len(run.series("loss")) == 20
+        (finding,) = run.findings
+        assert run.tensors == run.quantities == {}
+    assert finding.code == "run-damaged"
+
+
+def test_a_life_in_a_state_that_there_is_not(tmp_path: Path) -> None:
+    with changed(tmp_path / "run", "UPDATE lives SET status = 'x'") as run:
+        assert run.status == "crashed"
+
+
+@pytest.mark.parametrize(
+    "change", [{"experiment": None, "preset": []}, {"claims": 3}, {"statements": []}, {"versions": 1}]
+)
+def test_outcomes_that_are_none(tmp_path: Path, change: dict[str, Any]) -> None:
+    content = json.loads((ledger.STORED / "norms.json").read_text()) | change
+    (tmp_path / "outcome.json").write_text(json.dumps(content))
+    with pytest.raises(ValueError, match="is no outcome of an experiment"):
+        ledger.ledger(tmp_path)
+
+
+@pytest.mark.parametrize("change", [{"tests": [1]}, {"seconds": []}, {"trial": 0}, {"metrics": "x"}, {"x": 1}])
+def test_results_that_are_none(tmp_path: Path, change: dict[str, Any]) -> None:
+    Result(Trial(), "finished").write(tmp_path)
+    content = json.loads((tmp_path / RESULT).read_text()) | change
+    (tmp_path / RESULT).write_text(json.dumps(content))
+    with pytest.raises(ValueError, match="is no result of a trial"):
+        Result.read(tmp_path)
+
+
+@pytest.mark.parametrize("fields", [{"model": 3}, {"watch": []}, {"channels_last": "no"}, {"lr": "0.1"}, 5])
+def test_trials_of_nonsense(fields: Any) -> None:
+    with pytest.raises(ValueError, match="must be"):
+        Trial.from_dict(fields)

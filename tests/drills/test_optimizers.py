@@ -1,37 +1,27 @@
 """Random options, shapes and gradients through every public optimizer: finite stays finite, and errors are words.
 
 What is promised: with finite weights, gradients and options that the optimizer takes, no weight becomes NaN or infinite
-as long as the same steps in float64 stay a thousand times below the largest number of the parameter's type. Options that
-make no sense, alone or together, are refused by a ValueError that says what must be.
+as long as the same steps in float64 stay a thousand times below the largest number of the parameter's type. Options
+that make no sense, alone or together, are refused by a ValueError that says what must be.
 
 More cases: EQUIPOISE_DRILLS=50 pytest tests/drills/test_optimizers.py, fifty times as many and others each time.
 """
 
-import os
 from typing import Any
 
 import drawn
 import pytest
 import torch
-from hypothesis import HealthCheck, assume, event, given, settings
+from drawn import cases
+from hypothesis import assume, event, given
 from hypothesis import strategies as st
 from torch import nn
 
 import equipoise as eq
 from equipoise import optim
 
-TIMES = float(os.environ.get("EQUIPOISE_DRILLS", "1"))
 WRAPPERS = [optim.Rotational, optim.Switch]
-names = {"ids": lambda make: make.__name__}
-
-
-def cases(count: int) -> settings:
-    return settings(
-        max_examples=max(1, int(count * TIMES)),
-        derandomize=TIMES == 1,
-        deadline=None,
-        suppress_health_check=list(HealthCheck),
-    )
+every_optimizer = pytest.mark.parametrize("make", drawn.OF_PARAMS, ids=lambda make: make.__name__)
 
 
 def stepped(build: Any, case: dict[str, Any]) -> bool:
@@ -68,7 +58,7 @@ def test_every_public_optimizer_is_drilled() -> None:
         assert not unknown, f"say in drawn.GOOD what {', '.join(unknown)} of {make.__name__} may be"
 
 
-@pytest.mark.parametrize("make", drawn.OF_PARAMS, **names)
+@every_optimizer
 def test_finite_stays_finite(make: Any) -> None:
     taken: list[bool] = []
 
@@ -81,7 +71,7 @@ def test_finite_stays_finite(make: Any) -> None:
     assert sum(taken) > len(taken) / 5, "most cases were refused"
 
 
-@pytest.mark.parametrize("make", drawn.OF_PARAMS, **names)
+@every_optimizer
 def test_nonsense_is_refused_in_words(make: Any) -> None:
     """One option wrong; where it happens to have a meaning, the steps are finite."""
 
@@ -94,7 +84,16 @@ def test_nonsense_is_refused_in_words(make: Any) -> None:
     drill()
 
 
-INNER = [torch.optim.SGD, torch.optim.AdamW, torch.optim.NAdam, torch.optim.RMSprop, eq.AdamW, eq.SGDM, eq.Lion, eq.Muon]
+INNER = [
+    torch.optim.SGD,
+    torch.optim.AdamW,
+    torch.optim.NAdam,
+    torch.optim.RMSprop,
+    eq.AdamW,
+    eq.SGDM,
+    eq.Lion,
+    eq.Muon,
+]
 inner = st.tuples(st.sampled_from(INNER), drawn.LR, drawn.DECAY)
 WIDE = drawn.CASE.filter(lambda case: case["dtype"] != torch.float16)
 """Torch's own optimizers keep their state in float16 and lose it."""
@@ -131,7 +130,7 @@ def test_a_switch_between_any_two(first: Any, second: Any, at: int, blend: int, 
 )
 def test_nonsense_is_refused_round_optimizers(name: str, value: Any, case: dict[str, Any]) -> None:
     def build(params: list[nn.Parameter]) -> Any:
-        inside = torch.optim.AdamW(params, lr=1e-3, weight_decay=0.1)
+        inside: Any = torch.optim.AdamW(params, lr=1e-3, weight_decay=0.1)
         if name in ("at", "blend", "first"):
             return optim.Switch(**({"first": inside, "second": inside, "at": 1} | {name: value}))
         return optim.Rotational(**({"optimizer": inside} | {name: value}))
@@ -142,7 +141,9 @@ def test_nonsense_is_refused_round_optimizers(name: str, value: Any, case: dict[
 @cases(150)
 @given(
     params=st.one_of(
-        st.sampled_from([None, 3, "w", [], [1], ["w"], torch.ones(2), [torch.ones(2, dtype=torch.long)], {"params": []}]),
+        st.sampled_from(
+            [None, 3, "w", [], [1], ["w"], torch.ones(2), [torch.ones(2, dtype=torch.long)], {"params": []}]
+        ),
         st.sampled_from([[torch.ones(2, dtype=torch.complex64)], [{"lr": 1}], [{"params": 3}], [{}], [[]], [None]]),
     ),
     make=st.sampled_from(drawn.OF_PARAMS),

@@ -179,5 +179,6 @@ def _claim(fields: Mapping[str, Any]) -> Claim:
     own: dict[str, Any] = {key: value for key, value in fields.items() if key != "verdict"}
     own["measured"] = Stat(**fields["measured"])
     made = Claim(**own)
-    str(made.measured), made.verdict  # noqa: B018  # whatever is no number shows here
+    if not made.verdict or not str(made.measured):  # asked for, as whatever is no number shows here
+        raise ValueError(f"claim = {fields!r}: must have a verdict")
     return made

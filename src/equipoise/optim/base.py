@@ -339,7 +339,7 @@ _UNIT = {"low": 0, "high": 1, "open_high": True}
 
 
 def with_params(group: Any) -> dict[str, Any]:
-    """A group whose parameters are a list, refused if they are no parameters; sets are left to torch, which says why."""
+    """A group whose parameters are a list, refused if they are none; sets are left to torch, which says why."""
     if not isinstance(group, dict) or "params" not in group:
         raise ValueError(f"group = {group!r}: must be a dict with 'params'")
     params = group["params"]

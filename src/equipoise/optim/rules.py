@@ -18,7 +18,6 @@ from equipoise.optim.many import Many, Traced
 from equipoise.optim.rows import as_rows, unit
 from equipoise.theory.kernels import Filter
 
-
 LEAST = 2.0**-75
 """The least ε, about the root of the smallest square that float32 holds: 0/0 is 0 then, and a gradient whose square is
 lost gives no step of more than its sign's size."""

@@ -94,6 +94,8 @@ def stationary(
         coupled=coupled,
     )  # fmt: skip
     a = float(kept_share(np.array([eta]), np.array([lam]), decay=decay, lr_max=lr_max)[0])
+    if 0 < eta < 1e-120 and (u.coupled or a < 1):
+        raise ValueError(f"lr = {lr!r}: must be 0 or at least 1e-120, as squares of smaller numbers are lost")
     if u.coupled:
         return (_coupled if method == "exact" else _coupled_small_step)(u, eta, lam, g2)
     if a == 1.0 or eta == 0.0:

@@ -1,0 +1,36 @@
+"""A short soak: a watched training and a live board hold their memory. The long one is benchmarks/soak.py."""
+
+import statistics
+import sys
+from pathlib import Path
+
+import pytest
+import soak
+
+SHORT = """
+import sys
+from equipoise.board import server
+server.UNUSED = 1
+server.serve(sys.argv[1], port=0, started=lambda board: print(board.url, flush=True))
+"""
+"""What `equipoise board` is, but that it forgets pages after a second: many come and go in a few."""
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
+def test_memory_stays_flat(tmp_path: Path) -> None:
+    """From the first to the last third after a warm-up: 8 MB more at most, and for the board 2.5 for each view besides.
+
+    A board that keeps its pages grows by 5 to 7 MB a view, and fails.
+    """
+    samples = list(soak.soak(tmp_path, 20.0, every=0.2, pause=0.005, board=("-c", SHORT)))
+    late = [s for s in samples if s.seconds > 5]
+    third = len(late) // 3
+    assert third, "too slow to say anything"
+    first, last = late[:third], late[-third:]
+
+    def grown(what: str) -> float:
+        return statistics.mean(getattr(s, what) for s in last) - statistics.mean(getattr(s, what) for s in first)
+
+    assert grown("steps") > 0, "it trains"
+    assert grown("trainer") < 8, late
+    assert grown("board") < 8 + 2.5 * grown("views"), late
