@@ -11,7 +11,6 @@ import typer
 from equipoise._extras import require
 from equipoise.cli._out import print_rich
 from equipoise.cli._read import read_values, split
-from equipoise.theory import _check
 
 app = typer.Typer(help="Experiments that test the theory, and one's own.", no_args_is_help=True)
 
@@ -140,6 +139,7 @@ def lab_claims(
     [dim]equipoise lab claims --verdict 'does not hold here'[/dim]
     """
     from equipoise.lab import ledger
+    from equipoise.theory import _check
 
     entries = ledger.ledger(folder)
     if experiment is not None:
