@@ -191,8 +191,11 @@ def test_ctrl_c_leaves_quietly(tmp_path: Path) -> None:
         assert writer.flush()
         master, terminal = pty.openpty()
         done = subprocess.Popen(
-            [sys.executable, "-m", "equipoise.cli", "watch", tmp_path], stdout=terminal, stderr=terminal, stdin=terminal
-        )
+            [sys.executable, "-m", "equipoise.cli", "watch", tmp_path],
+            stdout=terminal, stderr=terminal, stdin=terminal,
+            # Tests that run in the background of a shell ignore Ctrl-C, and what they start would, too.
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL) and None,
+        )  # fmt: skip
         os.close(terminal)
         seen, end = b"", time.monotonic() + 60
         while b"step 1" not in seen and time.monotonic() < end:
