@@ -110,7 +110,8 @@ class RowMove(Move):
         """Give a parameter's state the columns, if it lacks them."""
         rows = as_rows(piece.w, group["granularity"])
         first = piece.state.get(self.columns[0])
-        if first is None or first.shape[0] != rows.shape[0]:  # at first, or another granularity than before
+        # Until rows have moved (a step of lr 0 moves none), and where the granularity is another than before.
+        if first is None or first.shape[0] != rows.shape[0] or not piece.state["row_step"]:
             piece.state.update(zip(self.columns, self.begin(rows, group), strict=True))
             piece.state["row_step"] = torch.zeros((), dtype=torch.float32)
 
