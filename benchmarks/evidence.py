@@ -31,9 +31,7 @@ def main() -> None:
         experiment, folder = find(name), given.output / f"{name}-{given.preset}"
         began = time.perf_counter()
         with bars() as report:
-            outcome, done = conduct(
-                experiment, folder, preset=given.preset, workers=given.workers or None, report=report
-            )
+            outcome, done = conduct(experiment, folder, preset=given.preset, workers=given.workers, report=report)
         write_page(experiment, outcome, done, DOCS / "lab", preset=given.preset)
         keep(folder / OUTCOME)
         print(f"{name}: {len(done)} trials, {time.perf_counter() - began:.0f} s")

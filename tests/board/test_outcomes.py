@@ -88,7 +88,7 @@ def test_its_page_has_figure_claims_table_and_links(url: str) -> None:
     assert "1 of 1 claims agree with the source" in text
     assert "data:image/svg+xml;base64," in text
     assert made.EVIL not in text
-    assert text.count(html.escape(made.EVIL, quote=False)) + text.count(str(html.escape(made.EVIL))) >= 2
+    assert text.count(html.escape(made.EVIL)) >= 2, "the source of the claim, and a cell of the table"
     key = Trial(lr=3e-3, steps=20, seed=1).key
     assert f"run?run=small/{key}/run" in text
     status, page = ask(f"{url}/run?run=small/{key}/run")

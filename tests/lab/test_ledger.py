@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
 from typer.testing import CliRunner
 
 from equipoise.cli import app
@@ -65,7 +66,7 @@ def test_ones_own_outcome_makes_entries_of_the_largest_preset(tmp_path: Path) ->
     stored = outcomes(tmp_path / "lab")["own"]
     assert stored["config"]["lr"] == 3e-3
     assert [t["config"] for t in stored["trials"]] == [{"seed": s} for s in range(3)]
-    assert {v["torch"] for v in stored["versions"]} == {__import__("torch").__version__}
+    assert {v["torch"] for v in stored["versions"]} == {torch.__version__}
 
 
 def test_what_is_kept_says_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

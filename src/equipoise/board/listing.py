@@ -121,9 +121,9 @@ class Runs:
             if not (self._inside(file) and file.is_file() and self._inside(figure)):
                 raise RunError(f"outcome = {name!r}: there is no such experiment here; go back to the list")
             return read_outcome(file, figure)
+        except RunError:
+            raise
         except (OSError, RuntimeError, ValueError, KeyError, TypeError, AttributeError) as error:
-            if isinstance(error, RunError):
-                raise
             raise RunError(f"outcome = {name!r}: cannot be read ({type(error).__name__})") from None
 
     def table(self, seconds: float = 0.5, names: Sequence[str] | None = None) -> list[dict[str, Any]]:

@@ -8,10 +8,9 @@ from typing import ClassVar, final
 import torch
 from torch import Tensor
 
-from equipoise.lab.experiments._convex import Convex, Size
+from equipoise.lab.experiments._convex import Convex, Size, sizes
 
 LRS = {"sgdm": (0.1, 0.3, 1.0, 3.0, 10.0), "adamw": (0.1, 0.3, 1.0, 3.0), "muon": (0.1, 0.3, 1.0)}
-ONE = {name: (lrs[1],) for name, lrs in LRS.items()}
 FLOORS = {"sgdm": (0.1, 1.0), "adamw": (0.03, 0.3), "muon": (0.1, 1.0)}
 
 
@@ -43,14 +42,7 @@ class LinearRegression(Convex):
         ),
     }
     data: ClassVar[str] = "regression"
-    sizes: ClassVar[Mapping[str, Size]] = {
-        "smoke": Size(128, 6, 4, 16, 30, (1.0, 30.0), (0.1, 1.0), ONE, FLOORS, 1),
-        "small": Size(1000, 20, 10, 50, 200, (1.0, 10.0, 100.0), (0.1, 1.0), LRS, FLOORS, 3),
-        "full": Size(
-            10_000, 200, 50, 100, 2000, (1.0, 10.0, 100.0, 1000.0), (0.1, 1.0),
-            {name: [lr * f for lr in lrs for f in (0.3, 1.0)] for name, lrs in LRS.items()}, FLOORS, 5,
-        ),
-    }  # fmt: skip
+    sizes: ClassVar[Mapping[str, Size]] = sizes((0.1, 1.0), LRS, FLOORS)
 
     @staticmethod
     def losses(X: Tensor, Y: Tensor) -> tuple[float, float]:

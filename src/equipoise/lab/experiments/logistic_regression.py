@@ -10,12 +10,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from equipoise.lab.experiments._convex import WEIGHT, Convex, Size
+from equipoise.lab.experiments._convex import WEIGHT, Convex, Size, sizes
 from equipoise.lab.experiments.base import Done, Outcome
 from equipoise.lab.results import Claim, Stat
 
 LRS = {"sgdm": (0.3, 3.0, 10.0, 30.0, 100.0), "adamw": (0.1, 0.3, 1.0, 3.0, 10.0), "muon": (0.1, 0.3, 1.0, 3.0, 10.0)}
-ONE = {name: (lrs[1],) for name, lrs in LRS.items()}
 FLOORS = {"sgdm": (0.1, 1.0), "adamw": (0.03, 0.3), "muon": (0.1, 1.0)}
 
 
@@ -52,14 +51,7 @@ class LogisticRegression(Convex):
         ),
     }
     data: ClassVar[str] = "classification"
-    sizes: ClassVar[Mapping[str, Size]] = {
-        "smoke": Size(128, 6, 4, 16, 30, (1.0, 30.0), (0.2, 0.5), ONE, FLOORS, 1),
-        "small": Size(1000, 20, 10, 50, 200, (1.0, 10.0, 100.0), (0.2, 0.5), LRS, FLOORS, 3),
-        "full": Size(
-            10_000, 200, 50, 100, 2000, (1.0, 10.0, 100.0, 1000.0), (0.2, 0.5),
-            {name: [lr * f for lr in lrs for f in (0.3, 1.0)] for name, lrs in LRS.items()}, FLOORS, 5,
-        ),
-    }  # fmt: skip
+    sizes: ClassVar[Mapping[str, Size]] = sizes((0.2, 0.5), LRS, FLOORS)
 
     @staticmethod
     def losses(X: Tensor, Y: Tensor) -> tuple[float, float]:
