@@ -11,6 +11,7 @@ import urllib.parse
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import made
@@ -234,6 +235,23 @@ def test_a_run_that_goes_wrong_while_it_is_shown_says_so(tmp_path: Path, monkeyp
     look(document)
     assert said(document)["error"] == "the disk is gone"
     assert said(document)["status"] == "running", "the rest stays as it was"
+    growing.close()
+    end(document)
+
+
+def test_a_page_that_nobody_sees_is_not_read_again(tmp_path: Path) -> None:
+    growing = made.Growing(tmp_path / "live", ["a.weight"])
+    growing.grow(5)
+    document = built(tmp_path, "live")
+    session = SimpleNamespace(connection_count=0)
+    document._session_context = lambda: SimpleNamespace(session=session)  # type: ignore[assignment, return-value]
+    growing.grow(10)
+    before = len(column(document, "run-axis", "step"))
+    look(document)
+    assert len(column(document, "run-axis", "step")) == before
+    session.connection_count = 1
+    look(document)
+    assert len(column(document, "run-axis", "step")) == before + 10
     growing.close()
     end(document)
 

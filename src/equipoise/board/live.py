@@ -30,8 +30,8 @@ EVERY = 1000
 REST = 4.0
 """After a refresh, this many times as long as it took passes before the next."""
 
-FIRST = 2.0
-"""Seconds before the first look, which takes long in a large run: the page is to be drawn by then."""
+FIRST = 1.0
+"""Seconds from a browser's coming to the first look, which takes long in a large run: the page is drawn meanwhile."""
 
 
 def run_document(runs: Runs, document: Document, arguments: dict[str, list[bytes]]) -> None:
@@ -145,11 +145,16 @@ def _follow(
     document: Document, paths: Sequence[Path], sources: Callable[[], dict[str, dict[str, Any]]], *, notes: str
 ) -> None:
     """Send the numbers again whenever a run's file has changed, and what went wrong if reading fails."""
-    state: dict[str, Any] = {"mark": None, "rest": time.monotonic() + FIRST, "alive": 0.0}
+    state: dict[str, Any] = {"mark": None, "rest": None, "alive": 0.0}
     said = _source(document, notes)
 
     async def look() -> None:
         now = time.monotonic()
+        session = getattr(document.session_context, "session", None)
+        if session is not None and not session.connection_count:
+            return  # nobody sees it: a page that was closed is kept for a while
+        if state["rest"] is None:
+            state["rest"] = now + FIRST
         mark = [signature(p) for p in paths]
         # A run that is killed writes nothing more: look at its state now and then all the same.
         if now < state["rest"] or (mark == state["mark"] and now < state["alive"]):

@@ -98,6 +98,7 @@ class Left(logging.Filter):
 def _plain(template: str, title: str, *names: str, **more: Any) -> str:
     """A page without figures of Bokeh."""
     given = {"live": True, "bokeh_js": "", "css": style(), "scripts": scripts("core", *names), "version": __version__}
+    given["here"] = template.removesuffix(".html")
     return templates().get_template(template).render(title=title, **given, **more)
 
 

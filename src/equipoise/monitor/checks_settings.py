@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from equipoise.monitor.evidence import Evidence
+from equipoise.planner.checks_rates import overshoot
 from equipoise.planner.finding import Finding
-from equipoise.planner.findings import overshoot
 
 RE = "Kosson et al., Rotational Equilibrium, arXiv 2305.17212"
 
