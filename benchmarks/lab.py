@@ -3,16 +3,16 @@
     python benchmarks/lab.py
 
 Trials run as `equipoise.lab.train` runs them, watched by default settings. The time inside the loss, `backward` and
-the optimizer's own step (without watch's hooks) is counted; the rest is batches, schedules, checks, checkpoints and
-watching. Start-up and the last test are left out.
+`optimizer.step` without watch's hooks is counted; the rest is batches, schedules, checks, checkpoints and watching.
+Start-up and the last test are left out.
 """
 
 from __future__ import annotations
 
 import tempfile
 import time
+import types
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import torch
@@ -21,6 +21,7 @@ from equipoise.lab import optimizers, task
 from equipoise.lab.config import Trial
 from equipoise.lab.data import load
 from equipoise.lab.train import CHECK, train
+from equipoise.monitor.watching import Watch
 
 TRIALS = {
     "ResNet-20, digits": Trial(model="resnet", batch_size=128, steps=80),
@@ -37,18 +38,22 @@ TRIALS = {
 
 
 class Clock:
-    """Seconds spent in some functions."""
+    """Seconds spent in some functions, without those spent in others."""
 
     def __init__(self) -> None:
         self.seconds = 0.0
 
-    def around(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """Call a function and count its time."""
-        start = time.perf_counter()
-        try:
-            return function(*args, **kwargs)
-        finally:
-            self.seconds += time.perf_counter() - start
+    def around(self, function: Callable[..., Any], sign: int = 1) -> Callable[..., Any]:
+        """The same function, whose time is counted."""
+
+        def timed(*args: Any, **kwargs: Any) -> Any:
+            start = time.perf_counter()
+            try:
+                return function(*args, **kwargs)
+            finally:
+                self.seconds += sign * (time.perf_counter() - start)
+
+        return timed
 
 
 def share(trial: Trial) -> float:
@@ -56,22 +61,23 @@ def share(trial: Trial) -> float:
     clock, marks = Clock(), []
     data = load(trial.data, **trial.data_options)
     maker = torch.optim.AdamW
-    kept = task.loss, torch.Tensor.backward
+    places = ((task, "loss", 1), (torch.Tensor, "backward", 1), (Watch, "_before", -1), (Watch, "_after", -1))
+    kept = [getattr(where, name) for where, name, _ in places]
 
-    class Timed(maker):
-        """Torch calls the hooks of watch around this `step`, so what is timed lies inside of them."""
+    def timed(*args: Any, **kwargs: Any) -> torch.optim.Optimizer:
+        made = maker(*args, **kwargs)
+        made.step = types.MethodType(clock.around(maker.step), made)  # with torch's own wrapper, that calls the hooks
+        return made
 
-        def step(self, closure: Any = None) -> Any:
-            return clock.around(maker.step, self, closure)
-
-    task.loss = partial(clock.around, kept[0])
-    torch.Tensor.backward = lambda self, *a, **k: clock.around(kept[1], self, *a, **k)  # type: ignore[method-assign]
-    optimizers.MAKERS["adamw"] = Timed
+    for (where, name, sign), own in zip(places, kept, strict=True):
+        setattr(where, name, clock.around(own, sign))
+    optimizers.MAKERS["adamw"] = timed
     try:
         with tempfile.TemporaryDirectory() as folder:
             train(trial, folder, data=data, progress=lambda *_: marks.append((time.perf_counter(), clock.seconds)))
     finally:
-        task.loss, torch.Tensor.backward = kept[0], kept[1]  # type: ignore[method-assign]
+        for (where, name, _), own in zip(places, kept, strict=True):
+            setattr(where, name, own)
         optimizers.MAKERS["adamw"] = maker
     (start, before), (end, after) = marks[0], marks[-1]
     return 1 - (after - before) / (end - start)

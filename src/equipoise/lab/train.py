@@ -124,9 +124,8 @@ class _Training:
         with eq.watch(self.model, self.optimizer, self.folder / RUN, resume=resume, meta=meta, **watch) as seen:
             for start in range(done.step, trial.steps, CHECK):
                 stop = min(start + CHECK, trial.steps)
-                mean = float(self.steps(start + 1, stop, seen.log)) / (
-                    stop - start
-                )  # the one place that waits for the device
+                total = float(self.steps(start + 1, stop, seen.log))  # the one place that waits for the device
+                mean = total / (stop - start)
                 done.step = stop
                 done.window.append(mean)
                 seen.log(train_loss=mean)
@@ -150,12 +149,12 @@ class _Training:
     def steps(self, first: int, last: int, log: Callable[..., None]) -> Tensor:
         """Train these steps, log what gradients look like; the sum of the losses, still on the device."""
         trial, model, optimizer = self.trial, self.model, self.optimizer
-        total = torch.zeros((), device=self.device)
+        losses, autocast = [], self.autocast()
         for step in range(first, last + 1):
             x, y = self.batch(step)
             if trial.channels_last:
                 x = x.contiguous(memory_format=torch.channels_last)
-            with self.autocast():
+            with autocast:
                 loss = task.loss(self.data.task, model, x, y)
             for param in self.params:
                 param.grad = None  # as zero_grad does, which also tells profilers of it
@@ -166,8 +165,8 @@ class _Training:
             self.schedule.step()
             if found:
                 log(**found)
-            total += loss.detach()
-        return total
+            losses.append(loss.detach())
+        return torch.stack(losses).sum()
 
     def autocast(self) -> AbstractContextManager[Any]:
         if self.trial.precision == "float32":

@@ -6,8 +6,7 @@ some hundred; at one go it takes what it should.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from torch import Tensor
 
@@ -20,8 +19,7 @@ LONG = 1.0
 """Seconds that the first of them waits."""
 
 
-@dataclass(frozen=True, slots=True)
-class Passed:
+class Passed(NamedTuple):
     """A step of one optimizer that was not measured.
 
     Attributes:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from functools import cache
+from typing import Any, NamedTuple
 
 from equipoise.planner.live import stepping
 
@@ -11,8 +11,7 @@ DECOUPLED = ("adamw", "muon", "lion", "adafactor", "signsgdm", "sophia", "adan",
 """Optimizers, by a part of their name, that do w ← (1 − lr·wd)w before their step. Adam, NAdam and RAdam say it."""
 
 
-@dataclass(frozen=True)
-class GroupStep:
+class GroupStep(NamedTuple):
     """The numbers of one group in one step.
 
     Attributes:
@@ -70,13 +69,18 @@ def group_step(optimizer: Any, group: dict[str, Any]) -> GroupStep:
             cautious=kind == "cautious" and lost > 0,
             turning=turning, rotate=group.get("rotate"), **common,
         )  # fmt: skip
-    name = type(inner).__name__.lower()
-    decoupled = bool(group.get("decoupled_weight_decay", any(word in name for word in DECOUPLED)))
+    said = group.get("decoupled_weight_decay")
+    decoupled = _decouples(type(inner).__name__) if said is None else bool(said)
     return GroupStep(
         weight_decay=wd, lost=lr * wd if decoupled else 0.0, coupled=not decoupled,
         decays=lr * wd if decoupled else _through(group, lr * wd), cautious=False,
         turning=type(optimizer).__name__ == "Rotational", rotate=group.get("rotate"), **common,
     )  # fmt: skip
+
+
+@cache
+def _decouples(name: str) -> bool:
+    return any(word in name.lower() for word in DECOUPLED)
 
 
 def _through(group: dict[str, Any], share: float) -> float:

@@ -127,7 +127,8 @@ class Scheduler(LRScheduler):
             self._write()
 
     def _update_lr(self, epoch: int | None = None) -> None:
-        super()._update_lr(epoch)  # torch's SequentialLR starts a scheduler through this, not through step
+        # Torch's own writes lr, and again what it was written as; SequentialLR starts a scheduler through this.
+        self.last_epoch = self.last_epoch + 1 if epoch is None else epoch
         self._write()
 
     def _write(self) -> None:

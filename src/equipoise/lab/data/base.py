@@ -21,6 +21,9 @@ Batch = tuple[Tensor, Tensor]
 Batches = Callable[[int], Batch]
 """Step (1, 2, …) → batch."""
 
+CHUNK = 4_000_000
+"""Bytes of batches that are made at one go: between the steps of training the processor forgets how to make one."""
+
 TASKS = ("classes", "pairs", "regression", "tokens", "walk")
 """What is to be learnt: a class; a sequence from another; numbers; the next token; nothing, as in a random walk."""
 
@@ -89,15 +92,24 @@ class Split(Source):
         if size > len(self):
             raise ValueError(f"batch_size = {size}: must be ≤ {len(self)}, the number of samples")
         per_epoch = len(self) // size
-        known, order = -1, torch.empty(0, dtype=torch.long)
+        each = max(1, sum(t.nbytes // len(self) * size for t in (self.x, self.y)))
+        known, order, ready = -1, torch.empty(0, dtype=torch.long), dict[int, Batch]()
 
-        def batch(step: int) -> Batch:
+        def make(step: int) -> None:
             nonlocal known, order
             epoch, place = divmod(step - 1, per_epoch)
             if epoch != known:
                 order = torch.randperm(len(self), generator=seeded(seed, "order", epoch)).to(self.x.device)
                 known = epoch
-            return self.take(order[place * size : (place + 1) * size])
+            count = min(per_epoch - place, max(1, CHUNK // each))
+            x, y = self.take(order[place * size : (place + count) * size])
+            ready.clear()
+            ready.update(enumerate(zip(x.split(size), y.split(size), strict=True), step))
+
+        def batch(step: int) -> Batch:
+            if step not in ready:
+                make(step)
+            return ready[step]
 
         return batch
 
