@@ -7,12 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import made
+import nbclient
+import nbformat
 import pytest
 from serving import board
 
 import equipoise as eq
 from equipoise.board import report, write_plan
-from equipoise.board.files import frame, report_html
 
 BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed: no browser tests")
@@ -386,12 +387,25 @@ def test_a_phone_shows_it_without_scrolling_sideways(seen: Any, file: str, live:
         assert page.evaluate("document.documentElement.scrollWidth") <= 391, address
 
 
-def test_a_notebook_shows_the_page(seen: Any, runs: Path, tmp_path: Path) -> None:
+def executed(folder: Path, *cells: str) -> list[Any]:
+    """What a kernel of Jupyter gives for each cell."""
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(text) for text in cells])
+    nbclient.NotebookClient(notebook, timeout=120, resources={"metadata": {"path": str(folder)}}).execute()
+    return [cell.outputs for cell in notebook.cells]
+
+
+def test_a_notebook_shows_the_pages(seen: Any, runs: Path, tmp_path: Path) -> None:
+    cells = ("import equipoise as eq", "eq.Run.open('good').show()", "eq.plan(lr=1e-3, steps=100).show()")
+    first, *outputs = executed(runs, *cells)
+    assert not first
+    assert [len(made) for made in outputs] == [1, 1], "one thing each, and no words beside it"
     path = tmp_path / "notebook.html"
-    path.write_text(f"<!doctype html><body data-ready=1>{frame(report_html([runs / 'good']))}", encoding="utf-8")
-    s = seen()
-    page = s.open(path.as_uri())
-    inner = page.frame_locator("iframe")
+    shown = "".join(made[0].data["text/html"] for made in outputs)
+    path.write_text(f"<!doctype html><body data-ready=1>{shown}", encoding="utf-8")
+    page = seen().open(path.as_uri())
+    inner, plan = (page.frame_locator(f"div:nth-of-type({i}) > iframe") for i in (1, 2))
+    plan.locator("body[data-ready]").wait_for(state="attached")
+    assert plan.locator("[data-exact=lr]").input_value() == "0.001"
     inner.locator("body[data-ready]").wait_for(state="attached")
     inner.get_by_role("button", name="Clear").click()
     assert "None yet" in inner.locator("[data-chips]").inner_text()
