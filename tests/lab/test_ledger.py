@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -10,7 +11,7 @@ from typer.testing import CliRunner
 from equipoise.cli import app
 from equipoise.lab.conduct import OUTCOME, conduct
 from equipoise.lab.experiments import catalogue, find
-from equipoise.lab.ledger import SEEDS, VERDICTS, Entry, evidence, keep, ledger, outcomes
+from equipoise.lab.ledger import SEEDS, STORED, VERDICTS, Entry, evidence, keep, ledger, outcomes
 from equipoise.lab.results import Claim, Stat
 
 OWN = '''
@@ -164,5 +165,15 @@ def test_wrong_input(arguments: list[str], said: str) -> None:
 def test_a_broken_outcome_is_named(tmp_path: Path) -> None:
     (tmp_path / "a").mkdir()
     (tmp_path / "a" / OUTCOME).write_text("{}")
+    with pytest.raises(ValueError, match=r"a/outcome.json: is no outcome"):
+        outcomes(tmp_path)
+
+
+@pytest.mark.parametrize("wrong", [{"expected": "0.1"}, {"name": 3}, {"measured": {"mean": [1], "std": 0, "count": 3}}])
+def test_a_claim_without_numbers_is_no_outcome(tmp_path: Path, wrong: dict[str, Any]) -> None:
+    stored = json.loads(next(STORED.glob("*.json")).read_text())
+    stored["claims"][0] |= wrong
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / OUTCOME).write_text(json.dumps(stored))
     with pytest.raises(ValueError, match=r"a/outcome.json: is no outcome"):
         outcomes(tmp_path)

@@ -12,7 +12,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 from matplotlib.figure import Figure
+from typer.testing import CliRunner
 
+from equipoise.cli import app
 from equipoise.lab import processes
 from equipoise.lab.conduct import conduct, write_figure
 from equipoise.lab.config import Trial
@@ -90,6 +92,17 @@ def test_processes_give_what_one_gives_and_nothing_stops_the_rest(tmp_path: Path
     ]
     write_figure(sweep, there, tmp_path / "figure.png")
     assert (tmp_path / "figure.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_command_ends_with_1_where_a_trial_failed(tmp_path: Path) -> None:
+    (tmp_path / "base.toml").write_text("steps = 20\n[model_options]\nwidth = 8\n")
+    given = ["lab", "sweep", str(tmp_path / "base.toml"), "--seeds", "1", "--workers", "1", "-o", str(tmp_path / "out")]
+    result = CliRunner().invoke(app, [*given, "--grid", "model_options.depth=1,-1"])
+    assert result.exit_code == 1
+    assert result.stderr.count("failed: ") == 1
+    assert "depth = -1" in result.stderr
+    assert "finished" in result.stdout, "the table is there all the same"
+    assert CliRunner().invoke(app, [*given, "--grid", "model_options.depth=1"]).exit_code == 0
 
 
 def test_a_trial_that_kills_its_process_is_given_up(tmp_path: Path) -> None:

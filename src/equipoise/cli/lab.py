@@ -63,6 +63,7 @@ def lab_run(
         from equipoise.lab.page import write_page
 
         write_page(experiment, outcome, done, page, preset=preset, command=name)
+    _say_failures(done)
 
 
 @app.command("sweep")
@@ -101,7 +102,8 @@ def lab_sweep(
     ranges = {path: Range.read(text) for path, text in (split("--random", t) for t in random or [])}
     made = Sweep(read_base(base), grid=values, ranges=ranges, draws=trials, seeds=seeds, metric=metric, dice=dice)
     given: dict[str, Any] = {"workers": workers or os.cpu_count(), "threads": threads, "on": on}
-    _conduct(made, output or Path("lab") / f"sweep-{base.stem}", figure, json, given)
+    _, done = _conduct(made, output or Path("lab") / f"sweep-{base.stem}", figure, json, given)
+    _say_failures(done)
 
 
 @app.command("table")
@@ -167,7 +169,13 @@ def _conduct(experiment: Any, folder: Path, figure: Path | None, json: bool, giv
     if figure is not None:
         write_figure(experiment, outcome, figure)
     typer.echo((folder / OUTCOME).read_text(), nl=False) if json else print_rich(render_outcome(outcome, done))
-    for one in done:
-        if one.result.status == "failed":
-            typer.echo(f"equipoise: trial {one.trial.key} failed: {one.result.error.splitlines()[-1]}", err=True)
     return outcome, done
+
+
+def _say_failures(done: Any) -> None:
+    """Name the trials that failed, and end with 1 if any did: a script that goes on should know."""
+    failed = [one for one in done if one.result.status == "failed"]
+    for one in failed:
+        typer.echo(f"equipoise: trial {one.trial.key} failed: {one.result.error.splitlines()[-1]}", err=True)
+    if failed:
+        raise typer.Exit(1)

@@ -179,6 +179,8 @@ def _claim(fields: Mapping[str, Any]) -> Claim:
     own: dict[str, Any] = {key: value for key, value in fields.items() if key != "verdict"}
     own["measured"] = Stat(**fields["measured"])
     made = Claim(**own)
-    if not made.verdict or not str(made.measured):  # asked for, as whatever is no number shows here
-        raise ValueError(f"claim = {fields!r}: must have a verdict")
+    measured = made.measured
+    numbers = (made.expected, made.tolerance, measured.mean, measured.std, measured.count)
+    if not all(isinstance(n, int | float) for n in numbers) or not isinstance(made.name, str):
+        raise ValueError(f"claim = {fields!r}: must have a name and numbers")
     return made
