@@ -25,7 +25,8 @@ demo: $(READY)  ## plan a run, train a small network under watch, and make pages
 	@echo
 	@echo "Open demo/report.html and demo/plan.html in a browser; $(BIN)/equipoise board demo shows them live."
 
-test: lint types unit  ## lint, types, doctests and tests
+test: lint  ## lint, types, doctests and tests
+	$(MAKE) --no-print-directory -j2 types unit
 
 lint: $(READY)
 	$(BIN)/ruff check .

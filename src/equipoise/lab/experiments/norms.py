@@ -37,7 +37,7 @@ class _Size:
 
 
 SIZES = {
-    "smoke": _Size(32, 400, 1e-2, 2),
+    "smoke": _Size(32, 400, 1e-2, 1),
     "small": _Size(128, 2400, 2.5e-3, 3),
     "full": _Size(128, 40_000, 2e-4, 5),
 }

@@ -43,7 +43,7 @@ class _Size:
 
 
 SIZES = {
-    "smoke": _Size(96, 900, 5e-3, 2, paper=0, neurons=32),
+    "smoke": _Size(96, 900, 5e-3, 1, paper=0, neurons=32),
     "small": _Size(128, 3000, 1e-3, 3, paper=0, neurons=64),
     "full": _Size(128, 100_000, 1e-4, 5, paper=100_000, neurons=128),
 }
