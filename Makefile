@@ -43,7 +43,7 @@ docs: $(READY)  ## the docs as a site, in site/
 	@echo "Open site/index.html in a browser; for search: $(BIN)/mkdocs serve"
 
 evidence: $(READY)  ## every experiment at `small`, and the tables of the docs; hours
-	$(BIN)/pytest -m evidence
+	$(BIN)/pytest -n auto --dist worksteal -m evidence
 	$(BIN)/python benchmarks/theory_table.py --write
 	$(BIN)/python benchmarks/polar_table.py --write
 	$(BIN)/python benchmarks/patients.py --write
