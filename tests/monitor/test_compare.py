@@ -160,3 +160,21 @@ def test_moves_that_keep_the_norm_turn_by_the_angle_that_was_asked_for(kind: str
             assert found.norm == pytest.approx(found.plain.norm, rel=1e-4)
             assert late(found.rotation) == pytest.approx(late(found.plain.rotation), rel=0.05)
         assert run.diagnose() == []
+
+
+def test_steps_longer_than_the_weights_are_explained_in_numbers(tmp_path: Path) -> None:
+    """A layer at an lr of 3 is replaced several times in the first steps, more than any share of it."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(64, 256), nn.LayerNorm(256), nn.Linear(256, 10))
+    optimizer = torch.optim.AdamW([{"params": model[0].weight, "lr": 3.0}, {"params": model[2].weight}], lr=1e-3,
+                                  weight_decay=0.1)  # fmt: skip
+    x, y = torch.randn(1000, 64), torch.randint(0, 10, (1000,))
+    with eq.watch(model, optimizer, tmp_path / "run", every=1):
+        for _ in range(200):
+            batch = torch.randint(0, 1000, (64,))
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(model(x[batch]), y[batch]).backward()
+            optimizer.step()
+    effects = eq.Run.open(tmp_path / "run").compare("0.weight").effects()
+    assert np.isfinite(list(effects.values())).all(), effects
+    assert abs(effects["left"]) < 0.1 < abs(effects["gap"])

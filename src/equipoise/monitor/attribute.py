@@ -235,15 +235,17 @@ class Case:
 
         Momentum pushes outwards by a length that does not depend on the norm, and decay, radial gradient and drift
         pull in by a share of it. Where decay is coupled, both go through momentum, and what differs is the next guess.
+        Steps that are longer than the weights would ask for more than the whole of them, which has no end.
         """
         at, seen = self.at, self.seen
         ours = _radial(own)[at]
         if self.coupled:
-            return drift + self._every((ours - measured) / self._eta)
+            share = self.lr[at] * drift[at] + ours - measured
+            return self._every(np.clip(share, -1.0, 1.0) / self._eta)
         pull = 1 - own.kept[at] + self.lr[at] * radial[at]
         before = np.concatenate([[own.init_norm], own.norm[:-1]])[at] * self.part
         push = (ours + pull + self.lr[at] * drift[at]) * (before / seen.before) ** 2
-        return self._every((push - pull - measured) / self._eta)
+        return self._every(np.clip(push - pull - measured, -1.0, 1.0 - pull) / self._eta)
 
     @property
     def _eta(self) -> Array:
