@@ -175,6 +175,9 @@ def test_steps_longer_than_the_weights_are_explained_in_numbers(tmp_path: Path) 
             optimizer.zero_grad()
             nn.functional.cross_entropy(model(x[batch]), y[batch]).backward()
             optimizer.step()
-    effects = eq.Run.open(tmp_path / "run").compare("0.weight").effects()
+    found = eq.Run.open(tmp_path / "run").compare("0.weight")
+    effects = found.effects()
+    assert str(found).startswith("Comparison(0.weight: 200 steps to 200; norm at the end ")
+    assert len(str(found)) < 250, "a line, not its arrays"
     assert np.isfinite(list(effects.values())).all(), effects
     assert abs(effects["left"]) < 0.1 < abs(effects["gap"])

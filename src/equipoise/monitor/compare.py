@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,7 +20,7 @@ from equipoise.theory._check import number
 Array = NDArray[np.float64]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Comparison:
     """A measured tensor or neuron beside its forecasts; arrays have an entry for each measured step.
 
@@ -70,6 +71,17 @@ class Comparison:
         return {name: parts.get(name, 0.0) for name in ("c_err", "radial", "correlation", "left")} | {
             "gap": _mean(logs[-1] - logs[0])
         }
+
+    def __repr__(self) -> str:
+        where = self.tensor if self.neuron is None else f"{self.tensor}, neuron {self.neuron}"
+        if not len(self.steps):
+            return f"Comparison({where}: nothing was measured)"
+        effects = self.effects()
+        reasons = ", ".join(f"{name} {math.expm1(effects[name]):+.1%}" for name in effects if name != "gap")
+        return (
+            f"Comparison({where}: {len(self.steps):,} steps to {self.steps[-1]:,}; norm at the end {self.norm[-1]:.4g}"
+            f", forecast {self.plain.norm[-1]:.4g}; over the later half {math.expm1(effects['gap']):+.1%}: {reasons})"
+        )
 
     @property
     def shares(self) -> dict[str, float]:
