@@ -17,13 +17,14 @@ ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "equipoise"
 MAY_IMPORT = {
     "_extras": set(),
+    "_memory": set(),
     "theory": set(),
     "schedules": {"theory", "_extras"},
     "geometry": {"theory"},
     "optim": {"theory", "schedules", "geometry"},
     "planner": {"theory", "schedules"},
-    "monitor": {"_extras", "theory", "schedules", "optim", "planner"},
-    "board": {"theory", "schedules", "planner", "monitor"},
+    "monitor": {"_extras", "_memory", "theory", "schedules", "optim", "planner"},
+    "board": {"_memory", "theory", "schedules", "planner", "monitor"},
     "lab": {"_extras", "theory", "schedules", "geometry", "optim", "planner", "monitor", "board"},
     "cli": {"_extras", "theory", "schedules", "planner", "monitor", "board", "lab"},
 }

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import ctypes
 import functools
 import json
 import logging
@@ -24,6 +23,7 @@ from tornado.ioloop import IOLoop, PeriodicCallback
 from tornado.netutil import bind_sockets
 from tornado.web import ErrorHandler, OutputTransform, RequestHandler
 
+from equipoise._memory import give_back
 from equipoise._version import __version__
 from equipoise.board.listing import Runs
 from equipoise.board.live import PAGES, guarded, prepare
@@ -43,19 +43,6 @@ HEADERS = {
     "Referrer-Policy": "no-referrer",
     "Cross-Origin-Resource-Policy": "same-origin",
 }
-
-
-def give_back() -> None:
-    """Give memory that is free back to the system.
-
-    Pages are read by several threads, each with room of its own in glibc, which keeps what was freed: the board's
-    memory grew with every look at a growing run though nothing was held.
-    """
-    try:
-        trim = ctypes.CDLL(None).malloc_trim
-    except (OSError, TypeError, AttributeError):  # another system, another library: nothing to do
-        return
-    trim(0)
 
 
 class _Headers(OutputTransform):

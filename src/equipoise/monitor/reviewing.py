@@ -6,6 +6,7 @@ import threading
 import time
 from pathlib import Path
 
+from equipoise._memory import give_back
 from equipoise.monitor.diagnose import review
 from equipoise.monitor.run import Run
 from equipoise.monitor.schema import RunError
@@ -90,6 +91,7 @@ class Reviewing:
             pass
         except Exception as caught:
             error = caught
+        give_back()  # of a long run tens of MB
         with self._lock:
             self._found += found
             self._error = error
