@@ -46,7 +46,7 @@ def test_list_and_run(tmp_path: Path) -> None:
     assert "random-walk" in shown.stdout
     (tmp_path / "own.py").write_text(OWN)
     done = run("run", "own.py", "--preset", "smoke", "--figure", "own.png", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
+    assert done.returncode == 1, "a trial failed"
     assert "2 finished, 1 failed" in done.stdout
     assert "data = 'nothing': must be one of" in done.stderr
     assert (tmp_path / "own.png").read_bytes().startswith(b"\x89PNG")
@@ -58,7 +58,7 @@ def test_list_and_run(tmp_path: Path) -> None:
 def test_a_page_keeps_what_was_written_by_hand(tmp_path: Path) -> None:
     (tmp_path / "own.py").write_text(OWN)
     command = ("run", "own.py", "--preset", "smoke", "--page", "pages")
-    assert run(*command, cwd=tmp_path).returncode == 0
+    assert run(*command, cwd=tmp_path).returncode == 1, "a trial failed"
     page = tmp_path / "pages" / "own.md"
     made = page.read_text()
     assert made.startswith(
@@ -76,7 +76,7 @@ def test_a_page_keeps_what_was_written_by_hand(tmp_path: Path) -> None:
     picture = (tmp_path / "pages" / "own.svg").read_bytes()
     assert b"<svg" in picture
     page.write_text("# By hand\n\nBefore.\n\n" + made[made.index("<!--") :].replace("agrees", "wrong") + "\nAfter.\n")
-    assert run(*command, cwd=tmp_path).returncode == 0
+    assert run(*command, cwd=tmp_path).returncode == 1, "a trial failed"
     again = page.read_text()
     assert again == "# By hand\n\nBefore.\n\n" + made[made.index("<!--") :] + "\nAfter.\n"
     assert (tmp_path / "pages" / "own.svg").read_bytes() == picture
