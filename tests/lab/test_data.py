@@ -55,7 +55,9 @@ def test_the_batch_of_a_step_depends_on_seed_and_step_alone(name: str) -> None:
 
 def test_an_epoch_has_every_sample_once() -> None:
     train = Split(torch.arange(20).view(20, 1), torch.arange(20))
+    late = train.batches(5, 0)(4)[0]  # as a resumed trial asks
     batch = train.batches(5, 0)
+    assert [batch(t)[0].storage_offset() for t in (1, 2, 3, 4)][-1] == late.storage_offset()
     seen = torch.cat([batch(step)[1] for step in range(1, 5)])
     assert sorted(seen.tolist()) == list(range(20))
     with pytest.raises(ValueError, match="batch_size = 21: must be ≤ 20"):

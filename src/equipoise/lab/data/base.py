@@ -101,10 +101,11 @@ class Split(Source):
             if epoch != known:
                 order = torch.randperm(len(self), generator=seeded(seed, "order", epoch)).to(self.x.device)
                 known = epoch
-            count = min(per_epoch - place, max(1, CHUNK // each))
-            x, y = self.take(order[place * size : (place + count) * size])
+            count = max(1, CHUNK // each)
+            first = place - place % count  # the same part of the same chunk whoever asks: alignment may change rounding
+            x, y = self.take(order[first * size : min(first + count, per_epoch) * size])
             ready.clear()
-            ready.update(enumerate(zip(x.split(size), y.split(size), strict=True), step))
+            ready.update(enumerate(zip(x.split(size), y.split(size), strict=True), step - place + first))
 
         def batch(step: int) -> Batch:
             if step not in ready:
