@@ -10,6 +10,10 @@ import pytest
 import torch
 from table import ALL, CONTROLLED, MATRIX, PLAIN, Row
 
+from equipoise.optim.base import RuleOptimizer
+from equipoise.optim.moves import Decay
+from equipoise.optim.rules import Rule
+
 SHAPES = ((5, 6), (4, 3, 2), (7,))
 
 
@@ -283,3 +287,26 @@ def test_norms_are_kept(row: Row) -> None:
         a, b = (x.flatten(start).norm(dim=-1) for x in (old, new))
         torch.testing.assert_close(a, b, rtol=1e-10, atol=0)
         assert not torch.allclose(old, new)
+
+
+def test_a_rule_that_starts_from_the_first_gradient_must_say_how() -> None:
+    class Late(Rule):
+        state = ("average",)
+
+        def numbers(self, t: int, group: dict[str, Any]) -> dict[str, float]:
+            return {}
+
+        def __call__(self, g: Any, averages: tuple[Any, ...], numbers: dict[str, Any], group: dict[str, Any]) -> Any:
+            return averages[0]
+
+        def theory(self, group: dict[str, Any]) -> dict[str, Any]:
+            return {"optimizer": "sgdm"}
+
+        def starts(self, group: dict[str, Any]) -> bool:
+            return True
+
+    weight = torch.ones(3, requires_grad=True)
+    optimizer = RuleOptimizer([weight], {"lr": 0.1}, rule=Late(), move=Decay())
+    weight.grad = torch.ones(3)
+    with pytest.raises(NotImplementedError, match=r"Late: starts\(\) is true, so start\(\) must say from what"):
+        optimizer.step()
