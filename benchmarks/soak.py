@@ -6,18 +6,21 @@ A small network is trained under watch, every step measured, in one process; `eq
 another. The list, its JSON and the page of the run are asked for again and again, and one page stays open and takes
 every refresh. Printed: steps, views and the resident memory of both; at the end the growth per 1,000 steps and per
 view, by a straight line through the second half. The board's memory is a saw: a page of a longer run reads more, up to
-the next coarser level of the file, where it falls. Needs Linux, which says in /proc how much memory a process has.
+the next coarser level of the file, where it falls. `--steps N` lets the training wait after N steps: a board that still
+grows then does so with its views alone. Needs Linux, which says in /proc how much memory a process has.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
 import re
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import urllib.request
 from collections.abc import Iterator, Sequence
@@ -41,8 +44,8 @@ class Sample:
     board: float
 
 
-def train(folder: Path, pause: float) -> None:
-    """Train and watch until the process is ended."""
+def train(folder: Path, pause: float, steps: int | None) -> None:
+    """Train and watch, so many steps or for ever, until the process is ended."""
     import torch
     from torch import nn
 
@@ -53,13 +56,14 @@ def train(folder: Path, pause: float) -> None:
     model = nn.Sequential(nn.Linear(16, 32), nn.Tanh(), nn.LayerNorm(32), nn.Linear(32, 32), nn.Linear(32, 4))
     optimizer = eq.AdamW(model.parameters(), lr=1e-3, weight_decay=0.1)
     with eq.watch(model, optimizer, folder, every=1) as watch:
-        while True:
+        for _ in itertools.count() if steps is None else range(steps):
             optimizer.zero_grad()
             loss = (model(torch.randn(16, 16)) - 1).square().mean()
             loss.backward()
             optimizer.step()
             watch.log(loss=loss)
             time.sleep(pause)
+        threading.Event().wait()
 
 
 def resident(pid: int) -> float:
@@ -85,7 +89,9 @@ def process(*words: str) -> Iterator[subprocess.Popen[str]]:
         made.communicate(timeout=60)
 
 
-def soak(folder: Path, seconds: float, *, every: float, pause: float, board: Sequence[str] = BOARD) -> Iterator[Sample]:
+def soak(
+    folder: Path, seconds: float, *, every: float, pause: float, steps: int | None = None, board: Sequence[str] = BOARD
+) -> Iterator[Sample]:
     """Train, show and look, and say how it is every so many seconds.
 
     Args:
@@ -93,12 +99,14 @@ def soak(folder: Path, seconds: float, *, every: float, pause: float, board: Seq
         seconds: how long.
         every: seconds between samples.
         pause: seconds between steps of training, and between views.
+        steps: after these the training waits; None: it goes on.
         board: arguments of Python that start a board; the directory is added.
     """
     from bokeh.client import pull_session
 
     with ExitStack() as stack:
-        trainer = stack.enter_context(process(__file__, "--train", str(folder / "run"), "--pause", str(pause)))
+        bound = () if steps is None else ("--steps", str(steps))
+        trainer = stack.enter_context(process(__file__, "--train", str(folder / "run"), "--pause", str(pause), *bound))
         shown = stack.enter_context(process(*board, str(folder)))
         assert shown.stdout is not None
         line = shown.stdout.readline()
@@ -144,19 +152,22 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--minutes", type=float, default=60.0)
     parser.add_argument("--pause", type=float, default=0.02, help="seconds between steps, and between views")
+    parser.add_argument("--steps", type=int, help="the training waits after so many; for ever where not given")
     parser.add_argument("--train", type=Path, help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.train is not None:
-        train(given.train, given.pause)
+        train(given.train, given.pause, given.steps)
         return
     samples: list[Sample] = []
     print("   minutes      steps      views   training MB   board MB", flush=True)
     with tempfile.TemporaryDirectory() as folder:
-        for s in soak(Path(folder), 60 * given.minutes, every=min(30.0, 6 * given.minutes), pause=given.pause):
+        seconds, every = 60 * given.minutes, min(30.0, 6 * given.minutes)
+        for s in soak(Path(folder), seconds, every=every, pause=given.pause, steps=given.steps):
             samples.append(s)
             print(f"{s.seconds / 60:10.1f} {s.steps:10,} {s.views:10,} {s.trainer:13.1f} {s.board:10.1f}", flush=True)
     if len(samples) > 3:
-        print(f"training: {growth(samples, 'trainer', 'steps'):+.3f} MB per 1,000 steps")
+        if given.steps is None:
+            print(f"training: {growth(samples, 'trainer', 'steps'):+.3f} MB per 1,000 steps")
         print(f"board: {growth(samples, 'board', 'views') / 1000:+.3f} MB per view")
 
 

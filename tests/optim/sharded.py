@@ -15,7 +15,12 @@ from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tenso
 
 from equipoise import optim
 
-CASES: list[tuple[type, dict[str, Any]]] = [
+
+def wrapped(params: list[torch.nn.Parameter], **options: Any) -> optim.Rotational:
+    return optim.Rotational(torch.optim.AdamW(params, **options))
+
+
+CASES: list[tuple[Any, dict[str, Any]]] = [
     (optim.AdamW, {"lr": 0.01, "weight_decay": 0.1}),
     (optim.AdamW, {"lr": 0.01, "weight_decay": 0.1, "decay": "cautious"}),
     (optim.Lion, {"lr": 0.01, "weight_decay": 0.1}),
@@ -27,6 +32,7 @@ CASES: list[tuple[type, dict[str, Any]]] = [
     (optim.RotationalAdamW, {"lr": 0.01, "weight_decay": 0.1, "center": True}),
     (optim.RotationalAdamW, {"lr": 0.01, "weight_decay": 0.1, "speeds": "rising"}),
     (optim.HyperballAdamW, {"lr": 0.01}),
+    (wrapped, {"lr": 0.01, "weight_decay": 0.1}),
     (optim.AdamCPR, {"lr": 0.01, "warm_start": 2}),
     (optim.RotationalAdamW, {"lr": 0.01, "weight_decay": 0.1, "granularity": 5}),
     (optim.AdamW, {"lr": 0.01, "weight_decay": 0.1, "compile": True}),
@@ -59,7 +65,7 @@ def options_for(options: dict[str, Any], shape: tuple[int, ...]) -> dict[str, An
     return options
 
 
-def unsharded(make: type, options: dict[str, Any], shape: tuple[int, ...]) -> torch.Tensor:
+def unsharded(make: Any, options: dict[str, Any], shape: tuple[int, ...]) -> torch.Tensor:
     p = torch.nn.Parameter(weight(shape))
     optimizer = make([p], **options_for(options, shape))
     for t in range(STEPS):

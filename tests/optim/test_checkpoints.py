@@ -4,13 +4,17 @@
 # (torch exports save and load without saying so)
 
 import copy
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 import torch.distributed.checkpoint as dcp
 from table import CONTROLLED, MATRIX, PLAIN, Row
 from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict, set_optimizer_state_dict
+
+from equipoise import optim
 
 pytestmark = pytest.mark.filterwarnings("ignore:torch.distributed is disabled")  # one process is meant
 
@@ -28,18 +32,31 @@ def train(model: torch.nn.Module, optimizer: torch.optim.Optimizer, steps: range
         optimizer.step()
 
 
+def wrapped(params: Any) -> optim.Rotational:
+    """With an angle that follows the step, which must be known after loading."""
+    return optim.Rotational(torch.optim.NAdam(params, lr=0.01), angle=lambda t: 0.01 * t)
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("row", [r for r in PLAIN + CONTROLLED + MATRIX if "zero_init" not in r.name], ids=str)
 def test_goes_on_to_the_bit(row: Row, dtype: torch.dtype, tmp_path: Path) -> None:
+    goes_on_to_the_bit(row.build, dtype, tmp_path)
+
+
+def test_a_wrapped_optimizer_goes_on_to_the_bit(tmp_path: Path) -> None:
+    goes_on_to_the_bit(wrapped, torch.float32, tmp_path)
+
+
+def goes_on_to_the_bit(build: Callable[[Any], torch.optim.Optimizer], dtype: torch.dtype, tmp_path: Path) -> None:
     model = network(dtype)
-    optimizer = row.build(model.parameters())
+    optimizer = build(model.parameters())
     train(model, optimizer, range(4))
     dcp.save({"model": model, "optimizer": get_optimizer_state_dict(model, optimizer)}, checkpoint_id=tmp_path / "a")
     after = copy.deepcopy(model.state_dict())
     train(model, optimizer, range(4, 8))
 
     other = network(dtype)
-    again = row.build(other.parameters())
+    again = build(other.parameters())
     averages = get_optimizer_state_dict(other, again)  # what is not here is not loaded
     dcp.load({"model": other, "optimizer": averages}, checkpoint_id=tmp_path / "a")
     set_optimizer_state_dict(other, again, averages)

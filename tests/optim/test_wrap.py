@@ -90,6 +90,21 @@ def test_rotational_resumes() -> None:
     torch.testing.assert_close(drive(second, [c], range(4, 10)), whole, rtol=0, atol=0)
 
 
+def test_rotational_takes_a_state_of_the_inner_optimizer_alone() -> None:
+    """A run of AdamW goes on rotational: its averages are kept, rows are tracked from there."""
+    a, b = matrix(), matrix()
+    plain = torch.optim.AdamW([a], lr=0.01, weight_decay=0.1)
+    drive(plain, [a], range(4))
+    optimizer = optim.Rotational(torch.optim.AdamW([b], lr=0.5, weight_decay=0.1))
+    drive(optimizer, [b], range(2))
+    optimizer.load_state_dict(copy.deepcopy(plain.state_dict()))
+    with torch.no_grad():
+        b.copy_(a)
+    fresh = optim.Rotational(plain)
+    torch.testing.assert_close(drive(optimizer, [b], range(4, 8)), drive(fresh, [a], range(4, 8)), rtol=0, atol=0)
+    assert optimizer.param_groups[0]["lr"] == 0.01
+
+
 def test_copies_of_wrappers_go_on_alike() -> None:
     w = matrix()
     rotational = optim.Rotational(torch.optim.NAdam([w], lr=0.01), angle=0.02)
@@ -157,7 +172,7 @@ def test_unknown_rotations_are_refused() -> None:
     low = torch.nn.Parameter(matrix().detach().bfloat16())
     with pytest.raises(ValueError, match=r"parameters in torch\.bfloat16: must be float32"):
         optim.Rotational(torch.optim.NAdam([low]), angle=0.1)
-    with pytest.raises(ValueError, match="state_dict has no 'inner'"):
+    with pytest.raises(ValueError, match="state_dict: must be one that an optimizer saved"):
         optim.Rotational(torch.optim.NAdam([matrix()]), angle=0.1).load_state_dict({})
 
 

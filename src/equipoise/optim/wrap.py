@@ -21,6 +21,9 @@ from equipoise.optim.rows import center_rows
 from equipoise.optim.rules import Rule
 from equipoise.theory import _check
 
+PREFIX = "turn_"
+"""Of what `Rotational` saves of a parameter, among what the optimizer inside saves."""
+
 
 @final
 class _Unknown(Rule):
@@ -189,41 +192,53 @@ class Rotational(Optimizer):
         self.inner.step()
         self._steps += 1
         for p, old in zip(turning, before, strict=True):
-            group, lr = groups[id(p)], float(groups[id(p)]["lr"])
-            if p.grad is None or lr == 0.0:
-                p.copy_(old)
-                continue
-            state = self.state[p]
-            direction = (old - p) / lr
-            options = self._options | {"lr": lr, "weight_decay": 0.0, "decay": "lr", "lr_max": None}
-            # What is left of a small step after p was rounded is noise of this size.
-            noise = min(4 * torch.finfo(p.dtype).eps / lr, 1e150) ** 2 / max(1, p.shape[0])
-            options |= {"angle": angles[id(group)], "granularity": self._parts(group)}
-            numbers = self._rotate.numbers(self._rule, 1, self._rotate.steps(state), options, ())
-            if numbers is not None:
-                self._rotate.move(Piece(old, state), direction, numbers | {"noise": noise}, options)
+            if p.grad is not None:
+                self._turn_one(p, old, groups[id(p)], angles[id(groups[id(p)])])
             p.copy_(old)
 
+    def _turn_one(self, p: Tensor, old: Tensor, group: dict[str, Any], angle: float) -> None:
+        """Turn the weights of before, in place, along the step that the inner optimizer has taken from them to p."""
+        state, lr = self.state[p], float(group["lr"])
+        options = self._options | {"lr": lr, "weight_decay": 0.0, "decay": "lr", "lr_max": None}
+        options |= {"angle": angle, "granularity": self._parts(group)}
+        numbers = self._rotate.numbers(self._rule, 1, self._rotate.steps(state), options, ()) if lr else None
+        if numbers is None:  # a distributed checkpoint is loaded into the state that a step of lr 0 makes
+            self._rotate.start(Piece(old, state), options)
+            return
+        # What is left of a small step after p was rounded is noise of this size.
+        noise = min(4 * torch.finfo(p.dtype).eps / lr, 1e150) ** 2 / max(1, p.shape[0])
+        self._rotate.move(Piece(old, state), (old - p) / lr, numbers | {"noise": noise}, options)
+
     def state_dict(self) -> dict[str, Any]:
-        """The inner optimizer's state, and the sizes that the rows are tracked by."""
-        params = [p for g in self.param_groups for p in g["params"]]
-        rows = {i: {k: v.clone() for k, v in self.state[p].items()} for i, p in enumerate(params) if p in self.state}
-        return {"inner": self.inner.state_dict(), "rows": rows, "steps": self._steps}
+        """The inner optimizer's, and in each parameter's state, as `turn_…`, the sizes that its rows are tracked by."""
+        saved = self.inner.state_dict()
+        for i, p in enumerate(p for g in self.param_groups for p in g["params"]):
+            if p in self.state:
+                rows = self.state[p] | {"count": torch.tensor(float(self._steps))}
+                mine = {PREFIX + name: value.clone() for name, value in rows.items()}
+                saved["state"][i] = saved["state"].get(i, {}) | mine
+        return saved
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Go on from a saved state.
 
         Args:
-            state_dict: what `state_dict` returned.
+            state_dict: what `state_dict` returned, or one of the inner optimizer alone: rows are tracked from now then.
         """
-        if "inner" not in state_dict:
-            raise ValueError("state_dict has no 'inner': must be one that a Rotational optimizer saved")
-        self.inner.load_state_dict(state_dict["inner"])
-        params = [p for g in self.param_groups for p in g["params"]]
+        if not {"state", "param_groups"} <= set(state_dict):
+            raise ValueError("state_dict: must be one that an optimizer saved, with state and param_groups")
+        mine, theirs = {}, {}
+        for key, values in state_dict["state"].items():
+            mine[key] = {name.removeprefix(PREFIX): v.clone() for name, v in values.items() if name.startswith(PREFIX)}
+            theirs[key] = {name: v for name, v in values.items() if not name.startswith(PREFIX)}
+        self.inner.load_state_dict(state_dict | {"state": {key: values for key, values in theirs.items() if values}})
+        keys = [key for g in state_dict["param_groups"] for key in g["params"]]
         self.state.clear()
-        for i, rows in state_dict["rows"].items():
-            self.state[params[i]] = {k: v.clone() for k, v in rows.items()}
-        self._steps = int(state_dict["steps"])
+        self._steps = 0
+        for key, p in zip(keys, (p for g in self.param_groups for p in g["params"]), strict=True):
+            if rows := mine.get(key):
+                self._steps = int(rows.pop("count"))
+                self.state[p] = rows
 
 
 @final
