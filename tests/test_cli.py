@@ -154,6 +154,14 @@ def test_planning_never_imports_torch() -> None:
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
+def test_the_lab_lists_without_torch() -> None:
+    code = (
+        "import sys; from equipoise.lab.show import catalogue; from equipoise.lab.ledger import ledger; "
+        "assert len(catalogue()) > 20 and len(ledger()) > 50 and 'torch' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
 def test_help_needs_neither_numpy_nor_torch() -> None:
     code = "import sys, equipoise.cli; assert not {'numpy', 'torch', 'numba'} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -6,11 +6,14 @@ import json
 import time
 import traceback
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from equipoise.lab.config import Trial
-from equipoise.lab.data import Data, load
 from equipoise.lab.result import FAILED, RESULT, Result, versions
-from equipoise.lab.train import Progress, train
+
+if TYPE_CHECKING:
+    from equipoise.lab.data import Data
+    from equipoise.lab.train import Progress
 
 
 def attempt(
@@ -25,6 +28,9 @@ def attempt(
         device: where to train. Default: a GPU if there is one.
         progress: is told how far it is.
     """
+    from equipoise.lab.data import load
+    from equipoise.lab.train import train
+
     folder = place / trial.key
     try:
         key = json.dumps([trial.data, dict(trial.data_options)], sort_keys=True)

@@ -9,17 +9,19 @@ import os
 from collections.abc import Callable, Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from equipoise._extras import need
 from equipoise.lab import on_ray, processes
 from equipoise.lab.attempt import attempt
 from equipoise.lab.config import Trial
-from equipoise.lab.data import Data
 from equipoise.lab.experiments.base import PRESETS, Done, Experiment, Outcome
 from equipoise.lab.result import Report, Result
 from equipoise.lab.results import cell, claim_rows, ends
 from equipoise.theory import _check
+
+if TYPE_CHECKING:
+    from equipoise.lab.data import Data
 
 OUTCOME, FIGURE = "outcome.json", "figure.svg"
 """What the board shows of an experiment."""

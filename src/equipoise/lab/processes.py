@@ -13,12 +13,14 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import Any, final
+from typing import TYPE_CHECKING, Any, final
 
 from equipoise.lab.attempt import attempt, failure
 from equipoise.lab.config import Trial
-from equipoise.lab.data import Data
 from equipoise.lab.result import Report, Result
+
+if TYPE_CHECKING:
+    from equipoise.lab.data import Data
 
 LIVES = 3
 """How often a trial is begun or gone on with whose process dies."""

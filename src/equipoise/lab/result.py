@@ -14,6 +14,9 @@ from equipoise.lab.config import Trial
 
 RESULT = "result.json"
 FAILED = "failed.json"
+RUN = "run"
+"""What a trial's directory has: one of the first two, and what was watched."""
+
 STATUSES = ("diverged", "failed", "finished")
 
 Report = Callable[[int, int, Trial, int], None]

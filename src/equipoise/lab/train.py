@@ -20,7 +20,7 @@ import equipoise as eq
 from equipoise.lab import models, optimizers, task
 from equipoise.lab.config import Trial
 from equipoise.lab.data import Data, load
-from equipoise.lab.result import RESULT, Result, versions
+from equipoise.lab.result import RESULT, RUN, Result, versions
 from equipoise.lab.structure import structure
 from equipoise.theory import _check
 
@@ -28,8 +28,6 @@ CHECK = 20
 """Steps after which the loss is looked at; its mean over them is what is logged as `train_loss`."""
 
 CHECKPOINT = "checkpoint.pt"
-RUN = "run"
-
 Progress = Callable[[int, float], None]
 """Called with the step and the mean loss, every `CHECK` steps."""
 

@@ -9,17 +9,18 @@ from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
-from typing import Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
-from torch import Tensor
 
 from equipoise.lab.config import Trial
-from equipoise.lab.data import Split, load
 from equipoise.lab.experiments._sweep import by_setting, seeds, tuned
 from equipoise.lab.experiments.base import Done, Experiment, Outcome
 from equipoise.lab.results import Claim, Stat
 from equipoise.theory._check import Array
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 OPTIMIZERS = ("sgdm", "adamw", "muon")
 OPTIONS: dict[str, dict[str, Any]] = {
@@ -273,6 +274,8 @@ class _Seen:
 
 @functools.cache
 def _losses(experiment: type[Convex], options: str) -> tuple[float, float]:
+    from equipoise.lab.data import Split, load
+
     train = load(experiment.data, **json.loads(options)).train
     assert isinstance(train, Split)
     return experiment.losses(train.x.double(), train.y)

@@ -9,7 +9,6 @@ from typing import final
 import numpy as np
 
 from equipoise.lab.config import Trial
-from equipoise.lab.data.facts import NEVER
 from equipoise.lab.experiments.base import Done
 from equipoise.lab.shapes import contributions
 from equipoise.theory._check import Array
@@ -31,6 +30,8 @@ class Recall:
     @staticmethod
     def read(done: Done) -> Recall:
         """From the tests of a trial on `equipoise.lab.data.facts`."""
+        from equipoise.lab.data.facts import NEVER
+
         found = done.result.metrics
         names = [key.removesuffix("_loss") for key in found if key[0].isdigit() and key.endswith("_loss")]
         windows = [(int(a), int(b)) for a, b in (name.split("-") for name in names)]

@@ -13,9 +13,8 @@ from pathlib import Path
 from typing import Any, ClassVar, final
 
 from equipoise.lab.config import Trial
-from equipoise.lab.result import Result
+from equipoise.lab.result import RUN, Result
 from equipoise.lab.results import Claim
-from equipoise.lab.train import RUN
 from equipoise.monitor import Run
 from equipoise.theory import _check
 

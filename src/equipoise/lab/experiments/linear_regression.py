@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import ClassVar, final
-
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING, ClassVar, final
 
 from equipoise.lab.experiments._convex import Convex, Size, sizes
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 LRS = {"sgdm": (0.1, 0.3, 1.0, 3.0, 10.0), "adamw": (0.1, 0.3, 1.0, 3.0), "muon": (0.1, 0.3, 1.0)}
 FLOORS = {"sgdm": (0.1, 1.0), "adamw": (0.03, 0.3), "muon": (0.1, 1.0)}
@@ -47,6 +47,8 @@ class LinearRegression(Convex):
     @staticmethod
     def losses(X: Tensor, Y: Tensor) -> tuple[float, float]:
         """Of W = 0, and of (XᵀX)⁻¹XᵀY."""
+        import torch
+
         Y = Y.double()
         W = torch.linalg.lstsq(X, Y).solution
         return float(Y.square().mean()), float((Y - X @ W).square().mean())

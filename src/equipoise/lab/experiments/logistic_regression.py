@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import ClassVar, final
-
-import torch
-from torch import Tensor
-from torch.nn import functional
+from typing import TYPE_CHECKING, ClassVar, final
 
 from equipoise.lab.experiments._convex import WEIGHT, Convex, Size, sizes
 from equipoise.lab.experiments.base import Done, Outcome
 from equipoise.lab.results import Claim, Stat
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 LRS = {"sgdm": (0.3, 3.0, 10.0, 30.0, 100.0), "adamw": (0.1, 0.3, 1.0, 3.0, 10.0), "muon": (0.1, 0.3, 1.0, 3.0, 10.0)}
 FLOORS = {"sgdm": (0.1, 1.0), "adamw": (0.03, 0.3), "muon": (0.1, 1.0)}
@@ -56,6 +55,9 @@ class LogisticRegression(Convex):
     @staticmethod
     def losses(X: Tensor, Y: Tensor) -> tuple[float, float]:
         """Of W = 0, and the least that L-BFGS finds."""
+        import torch
+        from torch.nn import functional
+
         X = torch.linalg.qr(X)[0] * len(X) ** 0.5  # the least loss is the same, and far sooner found
         W = torch.zeros(X.shape[1], int(Y.max()) + 1, dtype=X.dtype, requires_grad=True)
         search = torch.optim.LBFGS(

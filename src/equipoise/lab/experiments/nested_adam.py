@@ -15,7 +15,6 @@ from equipoise.lab.experiments._tasks import CIFAR, DIGITS, METRICS, NEAR, TASKS
 from equipoise.lab.experiments._watched import hidden
 from equipoise.lab.experiments.base import Done, Experiment, Outcome
 from equipoise.lab.results import Claim, Stat
-from equipoise.optim.rules import AdamRule
 from equipoise.theory._check import Array
 
 Betas = tuple[float, float]
@@ -205,6 +204,8 @@ def _firsts(done: Done) -> float:
 
 def _opening(done: Done) -> Array:
     """Size of an element of each first update, over that of an average of terms that are alike from the first on."""
+    from equipoise.optim.rules import AdamRule
+
     group = {"betas": done.trial.optimizer_options["betas"], "zero_init": True, "bias_correction": True}
     sizes = _walks.first_sizes(done)
     return sizes / np.sqrt([AdamRule().expected_square(t, group) for t in range(1, len(sizes) + 1)])
