@@ -5,6 +5,9 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 BENCHMARKS := imports theory optim muon store polar watch board lab
 
+# Tests start many processes, which would all compile the package anew.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 .PHONY: help demo test lint types unit docs evidence bench format clean
 
