@@ -116,6 +116,24 @@ def test_a_trial_that_kills_its_process_is_given_up(tmp_path: Path) -> None:
     assert result.error == "its process died 3 times, at last with exit code -9"
 
 
+def test_a_sweep_that_is_stopped_says_how_to_go_on(tmp_path: Path) -> None:
+    (tmp_path / "base.toml").write_text("steps = 1000000\n[model_options]\nwidth = 8\n")
+    # A shell's background ignores Ctrl-C, and so does what it starts.
+    heed = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); from equipoise.cli import main; main()"
+    command = [sys.executable, "-c", heed, "lab", "sweep", "base.toml", "--grid", "lr=1e-3", "--seeds", "1"]
+    sweep = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True, start_new_session=True)
+    try:
+        while not list(tmp_path.glob("lab/sweep-base/*/run")):
+            assert sweep.poll() is None
+            time.sleep(0.05)
+        os.killpg(sweep.pid, signal.SIGINT)  # as a terminal does: workers get it, too
+        _, said = sweep.communicate(timeout=60)
+    finally:
+        sweep.kill()
+    assert sweep.returncode == 130
+    assert said.splitlines()[-1] == "equipoise: stopped; the same command goes on with the trials in lab/sweep-base"
+
+
 def test_a_killed_sweep_goes_on(tmp_path: Path) -> None:
     (tmp_path / "base.toml").write_text("steps = 800\nlr = 3e-3\n[model_options]\nwidth = 8\n")
     command = [sys.executable, "-m", "equipoise.cli", "lab", "sweep", "base.toml", "--grid", "lr=1e-3,1e-2",

@@ -164,8 +164,12 @@ def _conduct(experiment: Any, folder: Path, figure: Path | None, json: bool, giv
 
     if figure is not None:
         require("matplotlib", "lab")
-    with bars() as report:
-        outcome, done = conduct(experiment, folder, report=report, **given)
+    try:
+        with bars() as report:
+            outcome, done = conduct(experiment, folder, report=report, **given)
+    except KeyboardInterrupt:
+        typer.echo(f"equipoise: stopped; the same command goes on with the trials in {folder}", err=True)
+        raise
     if figure is not None:
         write_figure(experiment, outcome, figure)
     typer.echo((folder / OUTCOME).read_text(), nl=False) if json else print_rich(render_outcome(outcome, done))
