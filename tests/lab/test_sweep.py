@@ -119,7 +119,7 @@ def test_a_trial_that_kills_its_process_is_given_up(tmp_path: Path) -> None:
 def test_a_sweep_that_is_stopped_says_how_to_go_on(tmp_path: Path) -> None:
     (tmp_path / "base.toml").write_text("steps = 1000000\n[model_options]\nwidth = 8\n")
     # A shell's background ignores Ctrl-C, and so does what it starts.
-    heed = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); from equipoise.cli import main; main()"
+    heed = "from signal import *; signal(SIGINT, default_int_handler); from equipoise.cli import main; main()"
     command = [sys.executable, "-c", heed, "lab", "sweep", "base.toml", "--grid", "lr=1e-3", "--seeds", "1"]
     sweep = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True, start_new_session=True)
     try:
