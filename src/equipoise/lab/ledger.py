@@ -135,10 +135,11 @@ def counts(entries: Sequence[Entry]) -> str:
     """How many statements have which verdict, in words.
 
     >>> counts([Entry("x", "a", "…"), Entry("x", "b", "…")])
-    '2 statements: 2 not run'
+    '2 statements (not run: 2)'
     """
     found = [entry.verdict for entry in entries]
-    return f"{len(found)} statements: " + ", ".join(f"{found.count(v)} {v}" for v in VERDICTS if v in found)
+    told = ", ".join(f"{v}: {found.count(v)}" for v in VERDICTS if v in found)
+    return f"{len(found)} statements ({told})"
 
 
 def evidence(entries: Sequence[Entry]) -> str:
