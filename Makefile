@@ -17,7 +17,7 @@ help:  ## list the targets
 $(READY): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check -c constraints.txt -e '.[dev]'
-	$(BIN)/python -m compileall -qq -j 0 $(VENV)/lib || true  # as pip would, but on all cores; not all files are Python
+	$(BIN)/python -W ignore -m compileall -qq -j 0 $(VENV)/lib || true  # as pip would, on all cores; some have templates
 	touch $(READY)
 
 demo: $(READY)  ## plan a run, train a small network under watch, and make pages of both

@@ -152,7 +152,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--minutes", type=float, default=60.0)
     parser.add_argument("--pause", type=float, default=0.02, help="seconds between steps, and between views")
-    parser.add_argument("--steps", type=int, help="the training waits after so many; for ever where not given")
+    parser.add_argument("--steps", type=int, help="train so many steps, then wait. Default: train on")
     parser.add_argument("--train", type=Path, help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.train is not None:

@@ -13,7 +13,7 @@ SHORT = """
 import sys
 from equipoise.board import server
 server.UNUSED = 1
-server.serve(sys.argv[1], port=0, started=lambda board: print(board.url, flush=True))
+server.serve(sys.argv[1], port=0, started=lambda board: print(board.url, flush=True), alone=True)
 """
 """What `equipoise board` is, but that it forgets pages after a second: many come and go in a few."""
 

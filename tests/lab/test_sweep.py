@@ -123,13 +123,16 @@ def test_a_sweep_that_is_stopped_says_how_to_go_on(tmp_path: Path) -> None:
     command = [sys.executable, "-c", heed, "lab", "sweep", "base.toml", "--grid", "lr=1e-3", "--seeds", "1"]
     sweep = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True, start_new_session=True)
     try:
+        late = time.monotonic() + 120
         while not list(tmp_path.glob("lab/sweep-base/*/run")):
             assert sweep.poll() is None
+            assert time.monotonic() < late
             time.sleep(0.05)
         os.killpg(sweep.pid, signal.SIGINT)  # as a terminal does: workers get it, too
         _, said = sweep.communicate(timeout=60)
     finally:
         sweep.kill()
+        sweep.communicate()
     assert sweep.returncode == 130
     assert said.splitlines()[-1] == "equipoise: stopped; the same command goes on with the trials in lab/sweep-base"
 

@@ -12,7 +12,7 @@ import pytest
 import torch
 import torch.distributed.checkpoint as dcp
 from table import CONTROLLED, MATRIX, PLAIN, Row
-from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict, set_optimizer_state_dict
+from torch.distributed.checkpoint.state_dict import StateDictOptions, get_optimizer_state_dict, set_optimizer_state_dict
 
 from equipoise import optim
 
@@ -32,34 +32,57 @@ def train(model: torch.nn.Module, optimizer: torch.optim.Optimizer, steps: range
         optimizer.step()
 
 
-def wrapped(params: Any) -> optim.Rotational:
-    """With an angle that follows the step, which must be known after loading."""
-    return optim.Rotational(torch.optim.NAdam(params, lr=0.01), angle=lambda t: 0.01 * t)
-
-
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("row", [r for r in PLAIN + CONTROLLED + MATRIX if "zero_init" not in r.name], ids=str)
 def test_goes_on_to_the_bit(row: Row, dtype: torch.dtype, tmp_path: Path) -> None:
     goes_on_to_the_bit(row.build, dtype, tmp_path)
 
 
-def test_a_wrapped_optimizer_goes_on_to_the_bit(tmp_path: Path) -> None:
-    goes_on_to_the_bit(wrapped, torch.float32, tmp_path)
+WRAPPED: dict[str, Callable[[Any], optim.Rotational]] = {
+    "AdamW": lambda params: optim.Rotational(torch.optim.AdamW(params, lr=0.01, weight_decay=0.1)),
+    "SGD": lambda params: optim.Rotational(torch.optim.SGD(params, lr=0.01, momentum=0.9), angle=0.02),
+    "NAdam": lambda params: optim.Rotational(torch.optim.NAdam(params, lr=0.01), angle=lambda t: 0.01 * t),
+    "Lion": lambda params: optim.Rotational(optim.Lion(params, lr=0.01, weight_decay=0.1)),
+}
+"""The angle of the third follows the step, which must be known after loading."""
 
 
-def goes_on_to_the_bit(build: Callable[[Any], torch.optim.Optimizer], dtype: torch.dtype, tmp_path: Path) -> None:
+@pytest.mark.parametrize("flat", [False, True])
+@pytest.mark.parametrize("name", WRAPPED)
+def test_a_wrapped_optimizer_goes_on_to_the_bit(name: str, flat: bool, tmp_path: Path) -> None:
+    goes_on_to_the_bit(WRAPPED[name], torch.float32, tmp_path, StateDictOptions(flatten_optimizer_state_dict=flat))
+
+
+def test_looking_at_the_state_of_a_wrapped_optimizer_takes_no_step() -> None:
+    """Torch steps an optimizer that looks empty, so that there is a state to load into."""
+    model = network(torch.float32)
+    inner = torch.optim.AdamW(model.parameters(), lr=0.01, weight_decay=0.1)
+    train(model, inner, range(3))
+    inner.zero_grad()
+    before = copy.deepcopy(inner.state_dict()["state"])
+    get_optimizer_state_dict(model, optim.Rotational(inner))
+    torch.testing.assert_close(inner.state_dict()["state"], before, rtol=0, atol=0)
+
+
+def goes_on_to_the_bit(
+    build: Callable[[Any], torch.optim.Optimizer],
+    dtype: torch.dtype,
+    tmp_path: Path,
+    options: StateDictOptions | None = None,
+) -> None:
     model = network(dtype)
     optimizer = build(model.parameters())
     train(model, optimizer, range(4))
-    dcp.save({"model": model, "optimizer": get_optimizer_state_dict(model, optimizer)}, checkpoint_id=tmp_path / "a")
+    averages = get_optimizer_state_dict(model, optimizer, options=options)
+    dcp.save({"model": model, "optimizer": averages}, checkpoint_id=tmp_path / "a")
     after = copy.deepcopy(model.state_dict())
     train(model, optimizer, range(4, 8))
 
     other = network(dtype)
     again = build(other.parameters())
-    averages = get_optimizer_state_dict(other, again)  # what is not here is not loaded
+    averages = get_optimizer_state_dict(other, again, options=options)  # what is not here is not loaded
     dcp.load({"model": other, "optimizer": averages}, checkpoint_id=tmp_path / "a")
-    set_optimizer_state_dict(other, again, averages)
+    set_optimizer_state_dict(other, again, averages, options=options)
     assert all(torch.equal(v, after[k]) for k, v in other.state_dict().items())
     train(other, again, range(4, 8))
     for name, value in model.state_dict().items():

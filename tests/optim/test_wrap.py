@@ -105,6 +105,36 @@ def test_rotational_takes_a_state_of_the_inner_optimizer_alone() -> None:
     assert optimizer.param_groups[0]["lr"] == 0.01
 
 
+def test_rotational_knows_its_step_where_nothing_has_turned_yet() -> None:
+    w, bias = matrix(), torch.nn.Parameter(torch.ones(8))
+
+    def fresh() -> optim.Rotational:
+        return optim.Rotational(torch.optim.NAdam([w, bias], lr=0.01), angle=lambda t: 0.01 * t)
+
+    first = fresh()
+    for _ in range(5):  # the matrix is frozen
+        bias.grad = torch.ones(8)
+        first.step()
+    second = fresh()
+    second.load_state_dict(copy.deepcopy(first.state_dict()))
+    before = w.detach().clone()
+    drive(second, [w], range(1))
+    turned = torch.nn.functional.cosine_similarity(before, w.detach(), dim=1).acos().mean()
+    assert turned.item() == pytest.approx(0.06, rel=0.03)
+
+
+def test_two_that_load_one_state_do_not_share_it() -> None:
+    a, b, c = matrix(), matrix(), matrix()
+    state = optim.Rotational(torch.optim.NAdam([a], lr=0.01), angle=0.02)
+    drive(state, [a], range(3))
+    saved = copy.deepcopy(state.state_dict())
+    one, two = (optim.Rotational(torch.optim.NAdam([p], lr=0.01), angle=0.02) for p in (b, c))
+    for optimizer in (one, two):
+        optimizer.load_state_dict(saved)
+    drive(one, [b], range(3, 6))
+    assert [int(o.state[p]["row_step"]) for o, p in ((one, b), (two, c))] == [6, 3]
+
+
 def test_copies_of_wrappers_go_on_alike() -> None:
     w = matrix()
     rotational = optim.Rotational(torch.optim.NAdam([w], lr=0.01), angle=0.02)
@@ -167,6 +197,13 @@ def test_unknown_rotations_are_refused() -> None:
         optim.Rotational(torch.optim.Adam([matrix()]))
     with pytest.raises(ValueError, match="optimizer = int: must be a torch optimizer"):
         optim.Rotational(3)  # type: ignore[arg-type]
+    held = torch.optim.AdamW([matrix()], weight_decay=0.1)
+    with pytest.raises(ValueError, match="optimizer = Rotational: must be one that holds no other"):
+        optim.Rotational(optim.Rotational(held))
+    with pytest.raises(ValueError, match=r"optimizer = Switch: .*wrap each of its two"):
+        optim.Rotational(optim.Switch(held, held, at=1), angle=0.1)
+    with pytest.raises(ValueError, match="optimizer = HyperballAdamW: must be one that does not keep norms itself"):
+        optim.Rotational(optim.HyperballAdamW([matrix()]), angle=0.1)
     with pytest.raises(ValueError, match="optimizer = LBFGS: must be a torch optimizer whose step needs no closure"):
         optim.Rotational(torch.optim.LBFGS([matrix()]), angle=0.1)
     low = torch.nn.Parameter(matrix().detach().bfloat16())

@@ -41,7 +41,7 @@ def board(
 
             webbrowser.open(running.url)
 
-    serve(str(directory), port=port, host=host, allow=allow or (), started=started)
+    serve(str(directory), port=port, host=host, allow=allow or (), started=started, alone=True)
 
 
 def export(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import multiprocessing as mp
 import os
 import signal
@@ -78,15 +77,6 @@ def run(
     return [results[number] for number in range(len(trials))]
 
 
-@functools.cache
-def _context() -> Any:
-    """How processes are made: copies of one that has imported everything and has no threads yet, where that can be."""
-    kinds = mp.get_all_start_methods()
-    context = mp.get_context("forkserver" if "forkserver" in kinds else "spawn")
-    context.set_forkserver_preload(["equipoise.lab.train", "torch._dynamo"])  # torch's optimizers need the latter
-    return context
-
-
 @final
 @dataclass(eq=False)
 class _Worker:
@@ -96,7 +86,7 @@ class _Worker:
 
     @staticmethod
     def start(place: Path, threads: int, device: str | None) -> _Worker:
-        context = _context()
+        context = mp.get_context("spawn")  # torch's threads do not survive a fork
         ours, theirs = context.Pipe()
         process = context.Process(target=_work, args=(theirs, place, threads, device), daemon=True)
         process.start()

@@ -1,11 +1,11 @@
 """Optimizers round optimizers: the rotational variant of any torch optimizer, and a switch between two."""
 
 # pyright: reportIncompatibleVariableOverride=false
-# (the groups are those of the optimizers inside: a property here, an attribute in torch)
+# (groups and state are those of the optimizers inside: properties here, attributes in torch)
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import OrderedDict, defaultdict
 from collections.abc import Callable
 from typing import Any, final
 
@@ -16,13 +16,13 @@ from torch.optim import Optimizer
 from equipoise import theory
 from equipoise.optim.base import LOW_PRECISION, RuleOptimizer, check_granularity, evaluated, without_autocast
 from equipoise.optim.moves import Piece, turns
-from equipoise.optim.rotate import Rotate, settled
+from equipoise.optim.rotate import Rotate, RowMove, settled
 from equipoise.optim.rows import center_rows
 from equipoise.optim.rules import Rule
 from equipoise.theory import _check
 
-PREFIX = "turn_"
-"""Of what `Rotational` saves of a parameter, among what the optimizer inside saves."""
+COUNT = "rotations"
+"""What `Rotational` calls the number of its steps in the groups of the optimizer inside."""
 
 
 @final
@@ -47,7 +47,7 @@ class Rotational(Optimizer):
 
     The inner optimizer takes its step, the step is taken back, and its direction turns the weights (`rotate.Rotate`).
     Its own decay lies along the weights and so falls out. Parameters with fewer than two dimensions keep the inner
-    step. Groups are the inner optimizer's: schedulers and `add_param_group` work on either.
+    step. Groups and state are the inner optimizer's: schedulers and `add_param_group` work on either.
 
     Args:
         optimizer: any torch optimizer with an `lr`.
@@ -79,6 +79,15 @@ class Rotational(Optimizer):
         method: str = "exact",
     ):
         self.inner = _steppable("optimizer", getattr(optimizer, "optimizer", optimizer))
+        if isinstance(self.inner, Rotational | Switch):
+            raise ValueError(
+                f"optimizer = {type(self.inner).__name__}: must be one that holds no other; for a Switch of rotational "
+                "optimizers, wrap each of its two"
+            )
+        if isinstance(self.inner, RuleOptimizer) and any(
+            isinstance(self.inner.pair(group)[1], RowMove) for group in self.inner.param_groups
+        ):
+            raise ValueError(f"optimizer = {type(self.inner).__name__}: must be one that does not keep norms itself")
         _check.choice("method", method, ("exact", "small_step"))
         _check.flag("center", center)
         _check.number("track", track, low=0, high=1, open_high=True)
@@ -88,7 +97,7 @@ class Rotational(Optimizer):
         self._options = Rotate.defaults | {
             "granularity": granularity, "center": center, "track": track, "method": method,
         }  # fmt: skip
-        self._rotate, self._rule, self._steps = Rotate(), _Unknown(), 0
+        self._rotate, self._rule = Rotate(), _Unknown()
         self._ready = False
         super().__init__([p for g in self.inner.param_groups for p in g["params"]], {"lr": 0.0})
         self._ready = True
@@ -113,6 +122,19 @@ class Rotational(Optimizer):
     @param_groups.setter
     def param_groups(self, groups: list[dict[str, Any]]) -> None:
         """Torch's constructor sets them; they are the inner optimizer's, whatever it sets."""
+
+    @property
+    def state(self) -> defaultdict[Any, Any]:
+        """The inner optimizer's state itself, with the rows' norms and sizes in it."""
+        return self.inner.state
+
+    @state.setter
+    def state(self, state: defaultdict[Any, Any]) -> None:
+        """Torch's constructor sets it; it is the inner optimizer's, whatever it sets."""
+
+    @property
+    def _steps(self) -> int:
+        return max((group.get(COUNT, 0) for group in self.param_groups), default=0)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add a group to the inner optimizer.
@@ -190,7 +212,9 @@ class Rotational(Optimizer):
         angles = {key: self._wanted(group, self._steps + 1) for key, group in turned.items()}
         before = [p.detach().clone() for p in turning]
         self.inner.step()
-        self._steps += 1
+        count = self._steps + 1
+        for group in self.param_groups:
+            group[COUNT] = count
         for p, old in zip(turning, before, strict=True):
             if p.grad is not None:
                 self._turn_one(p, old, groups[id(p)], angles[id(groups[id(p)])])
@@ -210,35 +234,24 @@ class Rotational(Optimizer):
         self._rotate.move(Piece(old, state), (old - p) / lr, numbers | {"noise": noise}, options)
 
     def state_dict(self) -> dict[str, Any]:
-        """The inner optimizer's, and in each parameter's state, as `turn_…`, the sizes that its rows are tracked by."""
-        saved = self.inner.state_dict()
-        for i, p in enumerate(p for g in self.param_groups for p in g["params"]):
-            if p in self.state:
-                rows = self.state[p] | {"count": torch.tensor(float(self._steps))}
-                mine = {PREFIX + name: value.clone() for name, value in rows.items()}
-                saved["state"][i] = saved["state"].get(i, {}) | mine
-        return saved
+        """The inner optimizer's, which has the sizes that rows are tracked by in it."""
+        return self.inner.state_dict()
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Go on from a saved state.
 
         Args:
-            state_dict: what `state_dict` returned, or one of the inner optimizer alone: rows are tracked from now then.
+            state_dict: what `state_dict` returned, or a state of the inner optimizer alone: rows are then tracked, and
+                steps counted for `angle`, from there on.
         """
         if not {"state", "param_groups"} <= set(state_dict):
             raise ValueError("state_dict: must be one that an optimizer saved, with state and param_groups")
-        mine, theirs = {}, {}
-        for key, values in state_dict["state"].items():
-            mine[key] = {name.removeprefix(PREFIX): v.clone() for name, v in values.items() if name.startswith(PREFIX)}
-            theirs[key] = {name: v for name, v in values.items() if not name.startswith(PREFIX)}
-        self.inner.load_state_dict(state_dict | {"state": {key: values for key, values in theirs.items() if values}})
-        keys = [key for g in state_dict["param_groups"] for key in g["params"]]
-        self.state.clear()
-        self._steps = 0
-        for key, p in zip(keys, (p for g in self.param_groups for p in g["params"]), strict=True):
-            if rows := mine.get(key):
-                self._steps = int(rows.pop("count"))
-                self.state[p] = rows
+        self.inner.load_state_dict(state_dict)
+        for p in self._turning():
+            state = self.state.get(p, {})
+            if "row_step" in state:  # copies, which are changed in place; the count is never on a GPU
+                state |= {name: state[name].clone() for name in Rotate.columns}
+                state["row_step"] = state["row_step"].detach().float().cpu().clone()
 
 
 @final
