@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 BENCHMARKS := imports theory optim muon store polar watch board lab
 
-# Tests start many processes, which would all compile the package anew.
+# What is imported is compiled then, once, and not by pip, which compiles everything.
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
@@ -17,7 +17,6 @@ help:  ## list the targets
 $(READY): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check -c constraints.txt -e '.[dev]'
-	$(BIN)/python -W ignore -m compileall -qq -j 0 $(VENV)/lib || true  # as pip would, on all cores; some have templates
 	touch $(READY)
 
 demo: $(READY)  ## plan a run, train a small network under watch, and make pages of both
