@@ -249,8 +249,7 @@ class Rotational(Optimizer):
         self.inner.load_state_dict(state_dict)
         for p in self._turning():
             state = self.state.get(p, {})
-            if "row_step" in state:  # copies, which are changed in place; the count is never on a GPU
-                state |= {name: state[name].clone() for name in Rotate.columns}
+            if "row_step" in state:  # a copy, as it is changed in place; never on a GPU
                 state["row_step"] = state["row_step"].detach().float().cpu().clone()
 
 
