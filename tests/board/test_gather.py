@@ -10,32 +10,12 @@ import pytest
 import torch
 
 import equipoise as eq
-from equipoise.board.gather import gather, thin
+from equipoise.board.gather import gather
 from equipoise.board.geometry_page import triangles
 from equipoise.board.memory_view import remembered
-from equipoise.monitor import Column, Layout, Run, RunWriter
+from equipoise.monitor import Run
 from equipoise.monitor.attribute import Predicted
 from equipoise.theory import memory
-
-
-def test_thinning_keeps_means_extremes_and_counts(tmp_path: Path) -> None:
-    rng = np.random.default_rng(0)
-    values = rng.normal(size=(1003, 2)).astype(np.float32)
-    values[rng.random(values.shape) < 0.2] = np.nan
-    with RunWriter(tmp_path, layouts=[Layout((Column("a"), Column("b")))]) as writer:
-        for step, row in enumerate(values, start=1):
-            writer.append(step, row)
-    with Run.open(tmp_path) as run:
-        table = thin(run.table(kind="main"), 90)
-    assert 60 <= len(table) <= 90
-    for i in range(len(table)):
-        part = values[table.first[i] - 1 : table.last[i]]
-        np.testing.assert_allclose(table.values[i], np.nanmean(part, 0), rtol=1e-5, atol=1e-6)
-        np.testing.assert_array_equal(table.low[i], np.nanmin(part, 0))
-        np.testing.assert_array_equal(table.high[i], np.nanmax(part, 0))
-        np.testing.assert_array_equal(table.count[i], (~np.isnan(part)).sum(0))
-    assert table.first[0] == 1
-    assert table.last[-1] == 1003
 
 
 def test_a_trained_run_is_read_as_it_was_measured(tmp_path: Path) -> None:

@@ -25,6 +25,27 @@ def test_every_level_equals_brute_force(tmp_path: Path, rows: int) -> None:
             assert len(table) == -(-rows // pyramid.span(table.level)) <= points
 
 
+@pytest.mark.parametrize("rows", [1, 90, 91, 1003, 1440, 1441, 6000])
+def test_neighbours_put_together(tmp_path: Path, rows: int) -> None:
+    values = numbers(rows)
+    write(tmp_path / "run", values)
+    with Run.open(tmp_path / "run") as run:
+        table = run.table(points=90, fine=16 * 90)
+    assert min(rows, 45) <= len(table) <= 90
+    assert (table.level == 0) == (len(table) == rows)
+    assert table.first[0] == 1
+    assert table.last[-1] == rows
+    np.testing.assert_array_equal(table.first[1:], table.last[:-1] + 1)
+    for i in range(len(table)):
+        part = values[table.first[i] - 1 : table.last[i]]
+        count = (~np.isnan(part)).sum(0)
+        np.testing.assert_array_equal(table.count[i], count)
+        there = count > 0
+        np.testing.assert_allclose(table.values[i, there], np.nanmean(part[:, there], 0), rtol=1e-5, atol=1e-6)
+        np.testing.assert_array_equal(table.low[i, there], np.nanmin(part[:, there], 0))
+        np.testing.assert_array_equal(table.high[i, there], np.nanmax(part[:, there], 0))
+
+
 def test_rows_wider_than_a_tile(tmp_path: Path) -> None:
     values = numbers(200, 2 * pyramid.TILE + 3)
     write(tmp_path / "run", values, wide(values.shape[1]))

@@ -194,7 +194,7 @@ def _main(
     everything = [*found.values(), *sorted(groups, key=str)]
     if not everything or "main" not in run.kinds:
         return Curves(np.empty(0), np.empty(0)), {}
-    table = thin(run.table(everything, kind="main", points=_fine(points, len(everything))), points)
+    table = run.table(everything, kind="main", points=points, fine=_fine(points, len(everything)))
     at = {c: i for i, c in enumerate(table.columns)}
     values: dict[str, Array] = {}
     for q in dict.fromkeys(q for q, _ in found):
@@ -230,7 +230,7 @@ def _logged(run: Run, columns: set[Column], start: float, points: int = 800) -> 
         mine, kind = None, "log"
     if kind is None and not mine:
         return Curves(np.empty(0), np.empty(0))
-    table = thin(run.table(mine, kind=kind, points=16 * points), points)
+    table = run.table(mine, kind=kind, points=points, fine=16 * points)
     names = [c.quantity for c in table.columns]
     first = loss_of(names)
     order = sorted(range(len(names)), key=lambda i: (names[i] != first, i))[:12]
@@ -242,9 +242,8 @@ def _spectra(run: Run, columns: set[Column], tensors: Sequence[TensorInfo], star
     wanted = [(q, i, c) for i, t in enumerate(tensors) for q in OF_SPECTRA if (c := Column(q, t.name)) in columns]
     if not wanted or "slow" not in run.kinds:
         return Curves(np.empty(0), np.empty(0))
-    table = run.table([c for *_, c in wanted], kind="slow", points=_fine(points, len(wanted)))
     points = int(np.clip(NUMBERS / (4 * len(tensors) * len(OF_SPECTRA)), 20, points))
-    table = thin(table, points)
+    table = run.table([c for *_, c in wanted], kind="slow", points=points, fine=_fine(points, len(wanted)))
     values = {q: np.full((len(tensors), len(table)), np.nan, np.float32) for q in OF_SPECTRA}
     for k, (q, i, _) in enumerate(wanted):
         values[q][i] = table.values[:, k]
@@ -267,22 +266,5 @@ def _end(table: Table) -> int:
 
 
 def _fine(points: int, columns: int) -> int:
-    """How many points to ask the file for: the pyramid's levels are 16 or 4 times as coarse as the ones below."""
+    """How many lines may be read for so many points."""
     return max(points, min(16 * points, CELLS // max(1, columns)))
-
-
-def thin(table: Table, points: int) -> Table:
-    """Put neighbouring lines together until there are at most so many: means, extremes and counts of all."""
-    if len(table) <= points:
-        return table
-    starts = np.arange(0, len(table), math.ceil(len(table) / points))
-    count = np.add.reduceat(table.count, starts)
-    with np.errstate(all="ignore"):
-        total = np.add.reduceat(np.where(table.count > 0, table.values, 0) * table.count, starts)
-        values = np.where(count > 0, total / count, np.nan)
-    ends = np.append(starts[1:], len(table)) - 1
-    first, last = table.first[starts], table.last[ends]
-    return Table(
-        table.columns, (first + last) // 2, first, last, table.times[ends], values,
-        np.fmin.reduceat(table.low, starts), np.fmax.reduceat(table.high, starts), count, table.level,
-    )  # fmt: skip

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -144,29 +144,28 @@ class Case:
         """Whether a step's decay takes the whole weight or more, so that there is nothing to forecast."""
         return bool((self.group.group.decay_per_step(self.lr, self.weight_decay) >= 1).any())
 
-    def plain(self, done: dict[Any, Forecast] | None = None) -> Predicted:
+    def plain(self, done: dict[Any, tuple[float, Predicted]] | None = None) -> Predicted:
         """What is expected from settings alone, from the first measured step on; NaN where theory does not know it.
 
         Args:
-            done: forecasts of other tensors of the run, which those that start alike share.
+            done: forecasts of other tensors of the run, each with its first norm, which those that start alike share.
         """
         if self.group.turns(self.ndim):
             return self.turned()
         if self.group.move == "constrain" or self.overshoots:
             nothing = np.full(len(self.at), np.nan)
             return Predicted(nothing, nothing, nothing)
-        return self._predicted(self._plain(done))
-
-    def _plain(self, done: dict[Any, Forecast] | None = None) -> Forecast:
         if done is None or self.by_gradient or self.common["shape"] is not None or self.name == "ngd":
-            return self._forecast()
+            return self._predicted(self._forecast())
         # Where directions have a size for each weight, norms go with the root of the number of weights.
-        rms = self.common["init_norm"] / np.sqrt(self.size)
-        key = (self.group, self.first, self.update_scale, self.common["scale_invariant"], f"{rms:.2e}")
+        start = self.common["init_norm"]
+        alike = (self.update_scale, self.common["scale_invariant"], f"{start / np.sqrt(self.size):.2e}")
+        key = (self.group, self.first, self.at.tobytes(), *alike)
         if key not in done:
-            done[key] = self._forecast()
-        f, factor = done[key], self.common["init_norm"] / done[key].init_norm
-        return replace(f, norm=f.norm * factor, update=f.update * factor, init_norm=f.init_norm * factor)
+            done[key] = start, self._predicted(self._forecast())
+        theirs, found = done[key]
+        factor = start / theirs
+        return Predicted(found.norm * factor, found.rotation, found.update * factor)
 
     def _predicted(self, f: Forecast) -> Predicted:
         update = f.update
@@ -208,7 +207,7 @@ class Case:
     def stages(self) -> tuple[Predicted, ...]:
         """The four forecasts."""
         none = np.zeros(len(self.lr))
-        plain = self._plain()
+        plain = self._forecast()
         if self.name == "adam_l2":
             start = self._every((self.seen.grad_norm * self.seen.before / self.common["grad_norm"]) ** 2)
         else:

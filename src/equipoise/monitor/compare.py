@@ -121,7 +121,7 @@ class Comparer:
         self.last = int(steps[-1]) if len(steps) else 0
         """Up to this step: the run may be written while it is read."""
         self.schedules = Schedules(run, self.last)
-        self._done: dict[Any, Any] = {}
+        self._done: dict[Any, tuple[float, Predicted]] = {}
 
     def compare(self, tensor: str, *, neuron: int | None = None, points: int | None = 500) -> Comparison:
         """As the function `compare`."""

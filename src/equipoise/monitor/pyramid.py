@@ -79,6 +79,8 @@ def of_rows(steps: Any, times: Any, values: NDArray[Any], seq: int = -1) -> Summ
 
 def join(parts: list[Summary]) -> Summary:
     """Buckets one after another."""
+    if len(parts) == 1:
+        return parts[0]
     return Summary(*(np.concatenate([getattr(p, name) for p in parts]) for name in Summary.__dataclass_fields__))
 
 
@@ -95,6 +97,11 @@ def merge(parts: Summary, starts: Any) -> Summary:
             parts.seq[starts], np.add.reduceat(parts.rows, starts), parts.first[starts], parts.last[ends],
             parts.time[ends], np.fmin.reduceat(parts.low, starts), mean, np.fmax.reduceat(parts.high, starts), count,
         )  # fmt: skip
+
+
+def thin(parts: Summary, points: int) -> Summary:
+    """Put neighbours together, always as many of them, so that there are at most so many buckets."""
+    return merge(parts, np.arange(0, len(parts), -(-len(parts) // points)))
 
 
 class Builder:

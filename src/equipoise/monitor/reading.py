@@ -15,15 +15,26 @@ from equipoise.monitor.archive import Archive, Segment, intact
 from equipoise.monitor.layout import Column
 from equipoise.monitor.pyramid import Summary
 
+PIECE = 256
+"""Buckets that are unpacked at once: those of all columns of a tile take far more room than the wanted ones."""
 
-def level_for(rows: int, points: int | None) -> int:
+
+def level_for(rows: int, points: int | None, fine: int | None = None) -> int:
     """The lowest level that has no more than so many points.
+
+    With `fine` lines to be read, the lowest of which neighbours can be put together to more than half as many points
+    as were asked for: level 1 is 16 times as coarse as rows, the others 4 times as coarse as the ones below.
 
     >>> [level_for(100_000, points) for points in (None, 100_000, 10_000, 2000)]
     [0, 0, 1, 2]
+    >>> [level_for(rows, 400, fine=6400) for rows in (6400, 6401, 25_600, 25_601)]
+    [0, 1, 1, 2]
     """
-    level = 0
-    while points is not None and -(-rows // pyramid.span(level)) > points:
+    if points is None or rows <= max(points, fine or 0):
+        return 0
+    most = points if fine is None else max(points, min(fine, pyramid.FACTOR * points))
+    level = 1
+    while -(-rows // pyramid.span(level)) > most:
         level += 1
     return level
 
@@ -101,38 +112,60 @@ class View:
         tiles = sorted({i // pyramid.TILE for i in self._take})
         found = {tile: self._tile(level, tile, start, stop) for tile in tiles}
         # Only buckets of which every tile is intact; the others are holes.
-        common = sorted(set.intersection(*(set(lines) for lines in found.values())))
+        common = sorted(set.intersection(*(set(about) for about, _ in found.values())))
         shape = (len(common), len(self._take))
         low, mean, high = (np.empty(shape, self._segment.layout.dtype) for _ in range(3))
         count = np.empty(shape, np.int64)
-        for tile, lines in found.items():
-            mine = [k for k, i in enumerate(self._take) if i // pyramid.TILE == tile]
-            within = [self._take[k] % pyramid.TILE for k in mine]
-            parts = pyramid.decode([lines[n][-1] for n in common], self._width(tile), self._segment.layout.stored)
+        for tile, (about, parts) in found.items():
+            mine = self._mine(tile)
+            at = [about[number][0] for number in common]
             for array, part in zip((low, mean, high, count), parts, strict=True):
-                array[:, mine] = part[:, within]
+                array[:, mine] = part[at]
         for array in (low, mean, high):
             array[:, self._absent] = np.nan
         count[:, self._absent] = 0
-        about = [found[tiles[0]][number] for number in common]
-        rows, first, last = (np.array([line[k] for line in about], np.int64) for k in range(3))
-        time = np.array([line[3] for line in about], np.float64)
+        lines = [found[tiles[0]][0][number] for number in common]
+        rows, first, last = (np.array([line[k] for line in lines], np.int64) for k in range(1, 4))
+        time = np.array([line[4] for line in lines], np.float64)
         return Summary(np.array(common, np.int64), rows, first, last, time, low, mean, high, count)
 
-    def _tile(self, level: int, tile: int, start: int, stop: int) -> dict[int, tuple[int, int, int, float, bytes]]:
-        """The intact blobs of a tile, by the number of their first row."""
-        size = pyramid.tile_bytes(self._width(tile), self._segment.layout.stored)
+    def _mine(self, tile: int) -> list[int]:
+        """Which of the wanted columns lie in a tile."""
+        return [k for k, i in enumerate(self._take) if i // pyramid.TILE == tile]
+
+    def _tile(
+        self, level: int, tile: int, start: int, stop: int
+    ) -> tuple[dict[int, tuple[int, int, int, int, float]], list[NDArray[Any]]]:
+        """The intact buckets of a tile, and low, mean, high and count of the wanted columns in it.
+
+        A bucket is known by the number of its first row and has the number of its line, rows, first, last and time.
+        """
+        width, stored = self._width(tile), self._segment.layout.stored
+        size = pyramid.tile_bytes(width, stored)
         sql = (
             "SELECT id, seq, rows, first, last, time, data, crc FROM buckets "
             "WHERE segment = ? AND level = ? AND tile = ? AND first BETWEEN ? AND ? ORDER BY first"
         )
-        place, found = (self._segment.number, level, tile), {}
+        place = (self._segment.number, level, tile)
+        within = [self._take[k] % pyramid.TILE for k in self._mine(tile)]
+        about: dict[int, tuple[int, int, int, int, float]] = {}
+        blobs: list[bytes] = []
+        pieces: list[list[NDArray[Any]]] = []
+
+        def unpack() -> None:
+            pieces.append([part[:, within] for part in pyramid.decode(blobs, width, stored)])
+            blobs.clear()
+
         for number, seq, rows, first, last, time, data, crc in self._db.execute(sql, (*place, start, stop)):
             if not intact(crc, data, *place, seq, rows, first, last, time) or len(data) != size:
                 self._archive.bad("buckets", number)
-            elif last <= stop:
-                found[seq] = (rows, first, last, time, data)
-        return found
+            elif last <= stop and seq not in about:
+                about[seq] = (len(about), rows, first, last, time)
+                blobs.append(data)
+                if len(blobs) == PIECE:
+                    unpack()
+        unpack()
+        return about, [np.concatenate(parts) for parts in zip(*pieces, strict=True)]
 
     def _width(self, tile: int) -> int:
         return min(pyramid.TILE, len(self._segment.layout) - tile * pyramid.TILE)
