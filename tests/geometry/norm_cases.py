@@ -43,17 +43,17 @@ def inner(a: Tensor, b: Tensor) -> float:
     return float((a.double() * b.double()).sum())
 
 
-def climb(norm: eg.Norm, g: Tensor, seed: int = 0, steps: int = 3000) -> float:
+def climb(norm: eg.Norm, g: Tensor, starts: int, steps: int) -> float:
     """The largest ⟨g, t⟩/‖t‖ by gradient ascent with Adam, which knows nothing of dual norms."""
-    t = random(tuple(g.shape), seed=seed + 100).requires_grad_()
+    t = random((starts, *g.shape), seed=100).requires_grad_()
     optimizer = torch.optim.Adam([t], lr=0.05)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
     best = 0.0
     for _ in range(steps):
         optimizer.zero_grad()
-        value = (g * t).sum() / norm.norm(t)
-        best = max(best, value.item())
-        (-value).backward()
+        values = (g * t).flatten(1).sum(1) / norm.norm(t)
+        best = max(best, values.max().item())
+        (-values.sum()).backward()
         optimizer.step()
         schedule.step()
     return best

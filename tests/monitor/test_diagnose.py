@@ -13,12 +13,22 @@ from torch import nn
 import equipoise as eq
 from equipoise.planner.finding import Finding
 
-SEEDS = (20, *(pytest.param(seed, marks=pytest.mark.evidence) for seed in (21, 22)))
-"""Those of docs/diagnosis.md's table; the first one stands for them in every test run."""
+EVERY = list(patients.cases())
+PICKED = [case for k, case in enumerate(EVERY) if k % 2 == 0 or case[2].startswith("L2")]
+CASES = [
+    pytest.param(*case, seed, marks=() if seed == 20 and case in PICKED else pytest.mark.evidence)
+    for case in EVERY
+    for seed in (20, 21, 22)
+]
+"""Those of docs/diagnosis.md's table; half of the first seed's stand for them in every test run."""
 
 
-@pytest.mark.parametrize("seed", SEEDS)
-@pytest.mark.parametrize(("patient", "optimizer", "fault"), list(patients.cases()))
+def test_every_fault_is_tried_in_every_test_run() -> None:
+    assert {(patient, fault) for patient, _, fault in PICKED} == {(patient, fault) for patient, _, fault in EVERY}
+    assert {optimizer for _, optimizer, _ in PICKED} == {optimizer for _, optimizer, _ in EVERY}
+
+
+@pytest.mark.parametrize(("patient", "optimizer", "fault", "seed"), CASES)
 def test_patients(patient: str, optimizer: str, fault: str, seed: int, tmp_path: Path) -> None:
     layer = patients.train(patient, optimizer, fault, seed, tmp_path, spectra=0)
     found = patients.findings(tmp_path)

@@ -10,7 +10,7 @@ from typing import Any, final
 import numpy as np
 
 from equipoise.lab.config import Trial
-from equipoise.lab.experiments._watched import hidden
+from equipoise.lab.experiments._watched import hidden, of_neurons
 from equipoise.lab.experiments.base import Done
 from equipoise.lab.results import Stat, hashable
 from equipoise.theory._check import Array
@@ -127,11 +127,7 @@ class Turning:
         """From what was watched."""
         with done.open() as run:
             series = {name: run.series("rotation", name) for name in hidden(run)}
-            neurons = {
-                name: np.stack([run.series("rotation", name, neuron=n).values for n in run.tensors[name].neurons])
-                for name in series
-                if run.tensors[name].neurons
-            }
+            neurons = {name: of_neurons(run, "rotation", name) for name in series if run.tensors[name].neurons}
         steps = next(iter(series.values())).steps.astype(np.float64)
         return Turning(steps, {name: s.values for name, s in series.items()}, neurons)
 

@@ -10,6 +10,7 @@ from typing import Any, ClassVar, final
 import numpy as np
 
 from equipoise.lab.config import Trial
+from equipoise.lab.experiments._watched import of_neurons
 from equipoise.lab.experiments.base import Done, Experiment, Outcome
 from equipoise.lab.results import Claim, Stat
 from equipoise.theory import stationary
@@ -146,10 +147,7 @@ class _Walk:
         with done.open() as run:
             info = run.tensors[TENSOR]
             steps = run.series("norm", TENSOR).steps.astype(np.float64)
-            series = {
-                what: np.stack([run.series(what, TENSOR, neuron=n).values for n in info.neurons])
-                for what in ("norm", "rotation", "grad_norm")
-            }
+            series = {what: of_neurons(run, what, TENSOR) for what in ("norm", "rotation", "grad_norm")}
         late = steps > LATE * steps[-1]
         grad = np.sqrt(((series["grad_norm"] * series["norm"])[:, late] ** 2).mean(1))
         return _Walk(done.trial, (info.shape[0], info.shape[1]), steps, series, grad)
