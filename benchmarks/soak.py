@@ -17,6 +17,7 @@ import itertools
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 import tempfile
@@ -158,6 +159,7 @@ def main() -> None:
     if given.train is not None:
         train(given.train, given.pause, given.steps)
         return
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # and so end both processes
     samples: list[Sample] = []
     print("   minutes      steps      views   training MB   board MB", flush=True)
     with tempfile.TemporaryDirectory() as folder:

@@ -71,6 +71,23 @@ def test_finite_stays_finite(make: Any) -> None:
     assert sum(taken) > len(taken) / 5, "most cases were refused"
 
 
+@pytest.mark.evidence
+@every_optimizer
+def test_finite_stays_finite_in_a_compiled_step(make: Any) -> None:
+    """Options that are numbers: each of the others would be compiled anew."""
+    numbers = drawn.options_of(make) & {"lr", "weight_decay", "angle", "momentum", "eps"}
+    options = st.fixed_dictionaries({}, optional={name: drawn.good(make, name) for name in sorted(numbers)})
+    taken: list[bool] = []
+
+    @cases(120)
+    @given(options=options, case=drawn.CASE)
+    def drill(options: dict[str, Any], case: dict[str, Any]) -> None:
+        taken.append(stepped(lambda params: make(params, compile=True, **options), case))
+
+    drill()
+    assert sum(taken) > len(taken) / 2, "most cases were refused"
+
+
 @every_optimizer
 def test_nonsense_is_refused_in_words(make: Any) -> None:
     """One option wrong; where it happens to have a meaning, the steps are finite."""
