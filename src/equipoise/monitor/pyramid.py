@@ -100,8 +100,8 @@ def merge(parts: Summary, starts: Any) -> Summary:
 
 
 def thin(parts: Summary, points: int) -> Summary:
-    """Put neighbours together, always as many of them, so that there are at most so many buckets."""
-    return merge(parts, np.arange(0, len(parts), -(-len(parts) // points)))
+    """Put neighbours together, as evenly as can be, so that there are so many buckets of at least as many."""
+    return merge(parts, np.arange(points) * len(parts) // points)
 
 
 class Builder:

@@ -22,8 +22,8 @@ PIECE = 256
 def level_for(rows: int, points: int | None, fine: int | None = None) -> int:
     """The lowest level that has no more than so many points.
 
-    With `fine` lines to be read, the lowest of which neighbours can be put together to more than half as many points
-    as were asked for: level 1 is 16 times as coarse as rows, the others 4 times as coarse as the ones below.
+    With `fine` lines to be read, one that has no fewer, so that neighbours can be put together to as many points as
+    were asked for: level 1 is 16 times as coarse as rows, the others 4 times as coarse as the ones below.
 
     >>> [level_for(100_000, points) for points in (None, 100_000, 10_000, 2000)]
     [0, 0, 1, 2]

@@ -222,8 +222,8 @@ class Run:
             start: first step.
             stop: step to stop before; None for no end.
             points: as in `series`. There may be 16 times fewer.
-            fine: read up to this many lines and put neighbours together, so that there are more than half of `points`
-                where there are as many rows; 16 times `points` does for any run.
+            fine: read up to this many lines and put neighbours together, so that there are as many as `points` where
+                there are as many rows; 16 times `points` does for any run.
         """
         start = _check.whole("start", start)
         last = FOREVER if stop is None else _check.whole("stop", stop) - 1
