@@ -1,39 +1,35 @@
-"""The distributed example several times, each in a child of a process that has torch loaded, which takes seconds.
+"""An example several times, each in a child of a process that has loaded what it imports, which takes seconds.
 
-torchrun --nproc-per-node 2 many_runs.py DTYPE PORT COMMAND [DTYPE PORT COMMAND...]
+[torchrun --nproc-per-node 2] many_runs.py EXAMPLE MODULES DTYPE PORT COMMAND [DTYPE PORT COMMAND...]
 
-Each command is one argument, as in a shell. Its processes meet at their own port, as torchrun's store can be used once.
+Modules are joined by commas, and each command is one argument, as in a shell. Processes of torchrun meet at their own
+port, as its store can be used once.
 """
 
+import importlib
 import multiprocessing
 import os
 import runpy
 import shlex
 import sys
-from pathlib import Path
 
-import torch._dynamo
-import torch.distributed.checkpoint.state_dict
-import torch.distributed.fsdp
-
-import equipoise.lab.models.gpt
-import equipoise.monitor.diagnose
-import equipoise.monitor.watching  # noqa: F401
-
-EXAMPLE = str(Path(__file__).parents[1] / "examples" / "distributed.py")
+import torch
 
 
-def one(dtype: str, port: str, command: str) -> None:
+def one(example: str, dtype: str, port: str, command: str) -> None:
     torch.set_default_dtype(getattr(torch, dtype))
     os.environ |= {"MASTER_PORT": port, "TORCHELASTIC_USE_AGENT_STORE": "False"}
-    sys.argv = [EXAMPLE, *shlex.split(command)]
-    runpy.run_path(EXAMPLE, run_name="__main__")
+    sys.argv = [example, *shlex.split(command)]
+    runpy.run_path(example, run_name="__main__")
 
 
 if __name__ == "__main__":
+    example, modules, *runs = sys.argv[1:]
+    for module in modules.split(","):
+        importlib.import_module(module)
     fork = multiprocessing.get_context("fork")
-    for dtype, port, command in zip(*(sys.argv[k::3] for k in (1, 2, 3)), strict=True):
-        child = fork.Process(target=one, args=(dtype, port, command))
+    for dtype, port, command in zip(*(runs[k::3] for k in range(3)), strict=True):
+        child = fork.Process(target=one, args=(example, dtype, port, command))
         child.start()
         child.join(120)
         if child.exitcode != 0:

@@ -25,6 +25,8 @@ import equipoise as eq
 
 HERE = Path(__file__).parent
 EXAMPLE = HERE.parent / "examples" / "distributed.py"
+LOADED = ("torch._dynamo", "torch.distributed.checkpoint.state_dict", "torch.distributed.fsdp",
+          "equipoise.lab.models.gpt", "equipoise.monitor.diagnose", "equipoise.monitor.watching")  # fmt: skip
 OPTIMIZERS = ("rotational_adamw", "muon")
 EXACT = 1e-11
 ROUNDED = 1e-5
@@ -53,8 +55,8 @@ def run_all(commands: list[tuple[str, str]], ranks: int) -> None:
     """The example once for each dtype and command, in one launch."""
     ports = free_ports(len(commands))
     words = [w for port, (dtype, words) in zip(ports, commands, strict=True) for w in (dtype, str(port), words)]
-    script = str(HERE / "many_runs.py")
-    start = torchrun(script) if ranks > 1 else [sys.executable, script]
+    script = [str(HERE / "many_runs.py"), str(EXAMPLE), ",".join(LOADED)]
+    start = torchrun(*script) if ranks > 1 else [sys.executable, *script]
     done = subprocess.run([*start, *words], capture_output=True, text=True, check=False, timeout=500)
     assert done.returncode == 0, done.stderr
     assert "Traceback" not in done.stderr, done.stderr

@@ -36,9 +36,21 @@ CASES: dict[str, tuple[str | None, Callable[[Path], dict[str, torch.Tensor]]]] =
 }
 
 
-def train(name: str, out: Path, *options: str) -> None:
-    command = [sys.executable, str(EXAMPLES / f"{name}.py"), str(out), *options]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+LOADED = {
+    "plain": ("torch._dynamo",),
+    "accelerated": ("accelerate",),
+    "hugging_face": ("transformers.trainer", "transformers.models.gpt2.modeling_gpt2", "equipoise.monitor.hf"),
+    "lightning_fit": ("lightning", "equipoise.monitor.lightning"),
+}
+"""What takes long to import."""
+
+
+def train(name: str, *commands: str) -> None:
+    """The example, once for each command, each in a process of its own."""
+    loaded = ",".join(("equipoise.monitor.watching", "equipoise.monitor.diagnose", *LOADED[name]))
+    script = [sys.executable, str(Path(__file__).with_name("many_runs.py")), str(EXAMPLES / f"{name}.py"), loaded]
+    words = [word for command in commands for word in ("float32", "0", command)]
+    done = subprocess.run([*script, *words], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
 
 
@@ -47,9 +59,7 @@ def test_stopped_and_resumed_is_not_stopped(name: str, tmp_path: Path) -> None:
     needs, weights = CASES[name]
     if needs:
         pytest.importorskip(needs)
-    train(name, tmp_path / "whole")
-    train(name, tmp_path / "parts", "--until", "20")
-    train(name, tmp_path / "parts")
+    train(name, f"'{tmp_path}/whole'", f"'{tmp_path}/parts' --until 20", f"'{tmp_path}/parts'")
     one, two = weights(tmp_path / "whole"), weights(tmp_path / "parts")
     assert one.keys() == two.keys()
     for key, value in one.items():

@@ -1,5 +1,6 @@
 """Data: known shapes and splits, batches by step, checksums, known condition numbers, files in the users' formats."""
 
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -84,6 +85,22 @@ def test_regression_is_what_it_says() -> None:
     assert test is not None
     ratio = np.linalg.svd(test.x[:, 1:].double().numpy(), compute_uv=False) ** 2 / len(test)
     assert ratio[0] / ratio[-1] == pytest.approx(250**2, rel=0.5)
+
+
+def test_digits_are_scikit_learns(monkeypatch: pytest.MonkeyPatch) -> None:
+    from sklearn.datasets import load_digits
+
+    pixels, classes = load_digits(return_X_y=True)
+    found = load("digits")
+    monkeypatch.setattr(sys.modules["equipoise.lab.data.digits"], "FILE", "not/there")
+    assert load("digits").checksum == found.checksum
+    train, test = split_of(found), found.test
+    assert test is not None
+    labels = torch.cat([train.y, test.y]).int()
+    assert torch.bincount(labels).tolist() == np.bincount(classes).tolist()
+    images = torch.cat([train.x, test.x]).flatten(1).double().numpy()
+    scaled, mark = (pixels - pixels.mean()) / pixels.std(ddof=1), np.arange(1.0, 65.0)
+    np.testing.assert_allclose(np.sort(images @ mark), np.sort(scaled @ mark), rtol=1e-4, atol=1e-4)
 
 
 def test_classes_without_noise_are_linear() -> None:

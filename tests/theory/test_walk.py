@@ -21,7 +21,9 @@ def test_measured_equilibrium_equals_theory(case: Case) -> None:
     check(case)
 
 
-@pytest.mark.parametrize("optimizer", ["adamw", "lion", "sgdm"])
+@pytest.mark.parametrize(
+    "optimizer", ["adamw", *(pytest.param(o, marks=pytest.mark.evidence) for o in ("lion", "sgdm"))]
+)
 def test_measured_equilibrium_equals_theory_at_slow_decay(optimizer: str) -> None:
     check(Case(optimizer, 1e-4, beta2=0.98))
 

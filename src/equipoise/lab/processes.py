@@ -59,9 +59,11 @@ def run(
                     worker.process.join()
                     if number is None:
                         continue
-                    team.append(_Worker.start(place, threads, device))
                     if lives[number] < LIVES:
                         waiting.appendleft(number)
+                    if waiting:
+                        team.append(_Worker.start(place, threads, device))
+                    if lives[number] < LIVES:
                         continue
                     how = f"its process died {LIVES} times, at last with exit code {worker.process.exitcode}"
                     step, result = 0, failure(trials[number], place / trials[number].key, how)
