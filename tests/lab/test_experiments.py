@@ -35,11 +35,17 @@ def test_an_experiment_at_smoke(name: str, tmp_path: Path) -> None:
     assert [c["verdict"] for c in stored["claims"]] == [c.verdict for c in outcome.claims]
     assert {t["key"] for t in stored["trials"]} == {d.folder.name for d in done}
     CHECKS[name](outcome)
-    write_figure(experiment, outcome, tmp_path / "figure.pdf")
-    assert (tmp_path / "figure.pdf").read_bytes().startswith(b"%PDF")
+    assert b"<svg" in (tmp_path / "figure.svg").read_bytes()
     for preset in ("small", "full"):
         seeds = {t.seed for t in experiment.trials(preset)}
         assert len(seeds) >= 3
+
+
+def test_a_figure_as_pdf(tmp_path: Path) -> None:
+    experiment = find("schedules")
+    outcome, _ = conduct(experiment, tmp_path, preset="smoke")
+    write_figure(experiment, outcome, tmp_path / "figure.pdf")
+    assert (tmp_path / "figure.pdf").read_bytes().startswith(b"%PDF")
 
 
 def random_walk(outcome) -> None:
