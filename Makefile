@@ -17,7 +17,7 @@ help:  ## list the targets
 
 $(READY): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(INSTALL) --upgrade pip  # the one that Python brings takes half a minute longer
+	$(INSTALL) --upgrade pip  # installs faster than the one that Python brings
 	$(INSTALL) -e '.[dev]'
 	touch $(READY)
 
