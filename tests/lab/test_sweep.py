@@ -106,14 +106,18 @@ def test_the_command_ends_with_1_where_a_trial_failed(tmp_path: Path) -> None:
 
 
 def test_a_trial_that_kills_its_process_is_given_up(tmp_path: Path) -> None:
+    seen: set[int] = set()
+
     def kill(number: int, count: int, trial: Trial, step: int) -> None:
         for child in mp.active_children():
+            seen.add(child.pid or 0)
             os.kill(child.pid or 0, signal.SIGKILL)
 
     # Longer than its killer needs to hear of it.
     (result,) = processes.run([QUICK.vary({"steps": 20_000})], tmp_path, workers=1, report=kill)
     assert result.status == "failed"
     assert result.error == "its process died 3 times, at last with exit code -9"
+    assert len(seen) == 3, "none is started for nothing"
 
 
 def test_a_sweep_that_is_stopped_says_how_to_go_on(tmp_path: Path) -> None:

@@ -59,11 +59,12 @@ def run(
                     worker.process.join()
                     if number is None:
                         continue
-                    if lives[number] < LIVES:
+                    again = lives[number] < LIVES
+                    if again:
                         waiting.appendleft(number)
                     if waiting:
                         team.append(_Worker.start(place, threads, device))
-                    if lives[number] < LIVES:
+                    if again:
                         continue
                     how = f"its process died {LIVES} times, at last with exit code {worker.process.exitcode}"
                     step, result = 0, failure(trials[number], place / trials[number].key, how)
