@@ -34,6 +34,19 @@ def test_a_trial_is_its_fields() -> None:
         Trial(watch={"sinks": [object()]})
 
 
+def test_last_digits_are_no_other_trial() -> None:
+    """Of a computed number they differ from processor to processor."""
+    lr, curve = 0.007243142957794015, [1 / 3, 0.1 + 0.2]
+    one = QUICK.vary({"lr": lr, "optimizer_options.curves": {"lr": {"array": curve}}})
+    other = QUICK.vary({
+        "lr": np.nextafter(lr, 1), "optimizer_options.curves": {"lr": {"array": np.nextafter(curve, 0).tolist()}},
+    })  # fmt: skip
+    assert one == other
+    assert one.key == other.key
+    assert one.key != one.vary({"lr": lr * (1 + 1e-8)}).key
+    assert one.lr == pytest.approx(lr, rel=1e-10)
+
+
 TASKS = {
     "classes": Trial(steps=60, lr=3e-3),
     "images": Trial(model="resnet", model_options={"size": "resnet-8"}, steps=40, lr=1e-2, channels_last=True),

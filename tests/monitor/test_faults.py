@@ -278,6 +278,7 @@ with Run.open(sys.argv[1]) as run:
     print(len(seen), len(sizes), status)
 """
     with RunWriter(tmp_path / "run", layouts=[LAYOUT], strict=True) as writer:
+        assert writer.flush()  # else a reader may be there before the layout is
         command = [sys.executable, "-c", code, str(tmp_path / "run")]
         readers = [subprocess.Popen(command, env=environment(), stdout=subprocess.PIPE, text=True) for _ in range(2)]
         for reader in readers:

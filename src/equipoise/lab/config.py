@@ -13,6 +13,10 @@ from equipoise.theory import _check
 
 PRECISIONS = ("bfloat16", "float32")
 
+DIGITS = 10
+"""Of the numbers of a trial. The last ones of a computed lr, or of a curve, differ from processor to processor, and a
+trial must be the same one wherever its sweep goes on."""
+
 
 def _no_options() -> Mapping[str, Any]:
     return {}
@@ -22,6 +26,8 @@ def _no_options() -> Mapping[str, Any]:
 @dataclass(frozen=True)
 class Trial:
     """One training run. Two trials with the same `key` give the same result.
+
+    Numbers are kept to ten significant digits, so that computed ones are the same on every machine.
 
     Attributes:
         data: name of the data, `equipoise.lab.data.LOADERS`.
@@ -52,6 +58,8 @@ class Trial:
     True
     >>> trial.vary({"model_options.width": 32, "seed": 1}).model_options
     {'width': 32}
+    >>> Trial(lr=0.1 + 0.2).lr
+    0.3
     """
 
     data: str = "digits"
@@ -140,7 +148,7 @@ class Trial:
 
 def _plain(name: str, value: Any) -> Any:
     try:
-        return json.loads(json.dumps(value, default=_number))
+        return json.loads(json.dumps(value, default=_number), parse_float=lambda text: float(f"{float(text):.{DIGITS}g}"))
     except TypeError:
         raise ValueError(f"{name} = {value!r}: must be something that JSON can hold") from None
 

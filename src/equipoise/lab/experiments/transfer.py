@@ -215,9 +215,11 @@ def _pair(trial: Trial) -> tuple[float, float]:
 
 def _of(settings: Mapping[Any, list[Done]], kind: str, to: Hyperparameters) -> list[Done]:
     """The trials that have these hyperparameters."""
+    wanted = Trial(lr=to.lr, weight_decay=to.weight_decay, optimizer_options={"betas": to.betas})  # with its digits
     for own in settings.values():
         trial = own[0].trial
-        if _pair(trial) == (to.lr, to.weight_decay) and trial.optimizer_options["betas"] == list(to.betas):
+        same = trial.optimizer_options["betas"] == wanted.optimizer_options["betas"]
+        if same and _pair(trial) == _pair(wanted):
             return own
     return []
 
