@@ -148,9 +148,13 @@ class Trial:
 
 def _plain(name: str, value: Any) -> Any:
     try:
-        return json.loads(json.dumps(value, default=_number), parse_float=lambda text: float(f"{float(text):.{DIGITS}g}"))
+        return json.loads(json.dumps(value, default=_number), parse_float=_rounded)
     except TypeError:
         raise ValueError(f"{name} = {value!r}: must be something that JSON can hold") from None
+
+
+def _rounded(text: str) -> float:
+    return float(f"{float(text):.{DIGITS}g}")
 
 
 def _number(value: Any) -> Any:
