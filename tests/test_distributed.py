@@ -1,7 +1,8 @@
 """Two gloo processes of the distributed example: the weights and the numbers of one, checkpoints, and sudden death.
 
 Weights are held against those of one process in float64, where what is left is the order of sums: 1e-11 of a tensor's
-norm. In float32 rounding is left: 1e-5 for rotational AdamW. (Muon makes directions of small singular values: 1e-3.)
+norm. In float32 rounding is left: 1e-5 for rotational AdamW, and 5e-3 for Muon, which makes as much of directions with
+small singular values as of the others.
 """
 
 import os
@@ -29,7 +30,7 @@ LOADED = ("torch._dynamo", "torch.distributed.checkpoint.state_dict", "torch.dis
           "equipoise.lab.models.gpt", "equipoise.monitor.diagnose", "equipoise.monitor.watching")  # fmt: skip
 OPTIMIZERS = ("rotational_adamw", "muon")
 EXACT = 1e-11
-ROUNDED = 1e-5
+ROUNDED = {"rotational_adamw": 1e-5, "muon": 5e-3}
 HALF, WHOLE = 5, 10
 
 pytestmark = pytest.mark.skipif(
@@ -81,8 +82,8 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
         two.append(example(out / f"parts-{name}", name, "fsdp", HALF))
         two.append(example(out / f"parts-{name}", name, "fsdp", WHOLE, resume))
         again.append(example(out / f"fewer-{name}", name, more=resume))
-    alone.append(example(out / "one-rounded", "rotational_adamw", dtype="float32"))
-    two.append(example(out / "rounded", "rotational_adamw", "fsdp", dtype="float32"))
+        alone.append(example(out / f"one-rounded-{name}", name, dtype="float32"))
+        two.append(example(out / f"rounded-{name}", name, "fsdp", dtype="float32"))
     alone.append(example(out / "more", "rotational_adamw", until=HALF))
     two.append(example(out / "more", "rotational_adamw", "fsdp", WHOLE, resume))
     two.append(example(out / "parts-ddp", "muon", "ddp", HALF))
@@ -115,8 +116,9 @@ def test_two_processes_end_with_the_weights_of_one(runs: Path, mode: str, optimi
     assert apart(runs / f"one-{optimizer}", runs / f"{mode}-{optimizer}") < EXACT
 
 
-def test_in_float32_they_differ_by_rounding(runs: Path) -> None:
-    assert 0 < apart(runs / "one-rounded", runs / "rounded") < ROUNDED
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_in_float32_they_differ_by_rounding(runs: Path, optimizer: str) -> None:
+    assert 0 < apart(runs / f"one-rounded-{optimizer}", runs / f"rounded-{optimizer}") < ROUNDED[optimizer]
 
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
