@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 INSTALL := $(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check -c constraints.txt
-BENCHMARKS := imports theory optim muon store polar watch board lab
+BENCHMARKS := imports theory optim muon ranks store polar watch board lab
 
 # What is imported is compiled then, once, and not by pip, which compiles everything.
 unexport PYTHONDONTWRITEBYTECODE

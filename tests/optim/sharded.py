@@ -13,7 +13,7 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
 
-from equipoise import optim
+from equipoise import geometry, optim
 
 
 def wrapped(params: list[torch.nn.Parameter], **options: Any) -> optim.Rotational:
@@ -74,6 +74,50 @@ def unsharded(make: Any, options: dict[str, Any], shape: tuple[int, ...]) -> tor
     return p.detach()
 
 
+SHARED: list[tuple[Any, dict[str, Any]]] = [
+    (optim.Muon, {"lr": 0.01, "weight_decay": 0.1}),
+    (optim.RotationalMuon, {"lr": 0.01, "weight_decay": 0.1}),
+    (optim.HyperballMuon, {"lr": 0.01}),
+    (optim.SteepestDescent, {"lr": 0.01, "momentum": 0.5}),
+    (optim.Muon, {"lr": 0.01, "weight_decay": 0.1, "foreach": False}),
+]
+"""What works on whole matrices."""
+
+MATRICES = ((6, 10), (5, 6), (3, 9), (1, 4), (8, 2))
+
+
+def shared(make: Any, options: dict[str, Any], mesh: Any) -> None:
+    """Several matrices: ranks divide the work, and the weights are those of one process."""
+    calls, polar = [0], geometry.polar
+
+    def counted(*args: Any, **kwargs: Any) -> torch.Tensor:
+        calls[0] += 1
+        return polar(*args, **kwargs)
+
+    geometry.polar = counted
+    try:
+        sharded = [
+            torch.nn.Parameter(distribute_tensor(weight(s) if s[0] > 1 else torch.ones(s), mesh, [Shard(i % 2)]))
+            for i, s in enumerate(MATRICES)
+        ]
+        plain = [torch.nn.Parameter(p.data.full_tensor()) for p in sharded]  # type: ignore[attr-defined]
+        for params in (sharded, plain):
+            optimizer = make(params, **options)
+            calls[0] = 0
+            for t in range(STEPS):
+                for i, (p, s) in enumerate(zip(params, MATRICES, strict=True)):
+                    grad = gradient(t, s)
+                    p.grad = distribute_tensor(grad, mesh, [Shard(i % 2)]) if params is sharded else grad
+                optimizer.step()
+            if params is sharded and make is optim.Muon:
+                each = len(MATRICES) if "foreach" in options else 3 - mesh.get_rank()
+                assert calls[0] == STEPS * each, f"{calls[0]} calls"
+    finally:
+        geometry.polar = polar
+    for p, q in zip(sharded, plain, strict=True):
+        torch.testing.assert_close(p.data.full_tensor(), q.data, rtol=1e-5, atol=1e-6)  # type: ignore[attr-defined]
+
+
 def worker(rank: int, port: int, folder: str) -> None:
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "RANK": str(rank), "WORLD_SIZE": "2"}
     torch.set_num_threads(1)
@@ -98,6 +142,11 @@ def worker(rank: int, port: int, folder: str) -> None:
                 torch.testing.assert_close(data.full_tensor(), expected, rtol=1e-5, atol=1e-6)
             except Exception as error:  # each case is reported, not only the first
                 report.append(f"{label}: {type(error).__name__}: {str(error)[:300]}")
+    for make, options in SHARED:
+        try:
+            shared(make, options, mesh)
+        except Exception as error:
+            report.append(f"{make.__name__} {options} shared: {type(error).__name__}: {str(error)[:300]}")
     Path(folder, f"rank{rank}.txt").write_text("\n".join(report))
     dist.destroy_process_group()
 

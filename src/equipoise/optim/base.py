@@ -23,6 +23,7 @@ from equipoise.optim.moves import Move, Piece, turns
 from equipoise.optim.rotate import NO_DECAY
 from equipoise.optim.rows import center_rows
 from equipoise.optim.rules import Rule
+from equipoise.optim.sharing import mesh_of
 from equipoise.theory import DECAYS, _check
 
 LOW_PRECISION = (torch.bfloat16, torch.float16)
@@ -48,7 +49,7 @@ class Cast:
     states: list[dict[str, Any]]
     pieces: list[Piece]
     sorts: list[tuple[Any, ...]]
-    """Device, dtype of the state, whether distributed: what may be stepped together."""
+    """Device, dtype of the state, mesh of a DTensor: what may be stepped together."""
     kinds: list[tuple[Any, ...]]
 
     def holds(self, live: list[Tensor], states: list[dict[str, Any]]) -> bool:
@@ -199,7 +200,7 @@ class RuleOptimizer(Optimizer):
         grads = [p.grad for g in asked for p in g["params"] if p.grad is not None and p.grad.numel()]
         kinds: dict[tuple[Any, ...], list[Tensor]] = {}
         for grad in grads:
-            kinds.setdefault((grad.device, grad.dtype, _is_distributed(grad)), []).append(grad)
+            kinds.setdefault((grad.device, grad.dtype, mesh_of(grad)), []).append(grad)
         if all(bool(torch.isfinite(n)) for kind in kinds.values() for n in torch._foreach_norm(kind, float("inf"))):
             return True
         if any(g["nonfinite"] == "error" for g in asked):
@@ -224,7 +225,7 @@ class RuleOptimizer(Optimizer):
                 piece = Piece(_master(p, piece.state), piece.state)
                 low.append((p, piece.w))
             buckets.setdefault((*sort, t), []).append((piece, grad))
-        for (_, dtype, distributed, t), bucket in buckets.items():
+        for (_, dtype, mesh, t), bucket in buckets.items():
             if self._angle is not None and not group.get("own_angle"):
                 group["angle"] = _check.number(f"angle({t})", self._angle(t), low=0, high=1.5)
             pieces, grads = [piece for piece, _ in bucket], [grad for _, grad in bucket]
@@ -233,7 +234,8 @@ class RuleOptimizer(Optimizer):
                 if pair not in self._fast:
                     self._fast[pair] = Fast(*pair)
                 pieces, grads = self._fast[pair].step(pieces, grads, t, group)
-            together = len(pieces) > 1 and not distributed and group["foreach"] is not False
+            alike = mesh is None or self.pair(group)[0].shares
+            together = len(pieces) > 1 and alike and group["foreach"] is not False
             ends = [(0, len(pieces))] if together else [(i, i + 1) for i in range(len(pieces))]
             for i, j in ends:
                 self._step_together(pieces[i:j], grads[i:j], dtype, t, together, group)
@@ -247,7 +249,7 @@ class RuleOptimizer(Optimizer):
         if cast is None or not cast.holds(live, states):
             for p, state in zip(live, states, strict=True):
                 _init_state(p, state, self.pair(group)[0])
-            sorts = [(p.device, _state_dtype(p), _is_distributed(p)) for p in live]
+            sorts = [(p.device, _state_dtype(p), mesh_of(p)) for p in live]
             cast = Cast(live, states, [Piece(p, s) for p, s in zip(live, states, strict=True)], sorts, kinds_of(live))
             self._casts[id(group)] = cast
         return cast
@@ -276,7 +278,11 @@ class RuleOptimizer(Optimizer):
         if t == 1 and rule.starts(group):
             rule.start(g, averages, group)
         u = rule(g, averages, rule.numbers(t, group), group)
-        move(pieces, u, rule=rule, t=t, group=group)
+        if together and mesh_of(pieces[0].w) is not None:  # moves take DTensors one by one
+            for piece, one in zip(pieces, u.tensors, strict=True):
+                move([piece], one, rule=rule, t=t, group=group)
+        else:
+            move(pieces, u, rule=rule, t=t, group=group)
 
 
 def _init_state(p: Tensor, state: dict[str, Any], rule: Rule) -> None:
@@ -329,10 +335,6 @@ def _master(p: Tensor, state: dict[str, Any]) -> Tensor:
         master = state["master"]
         master.copy_(torch.where(master.to(p.dtype) == p, master, p.float()))
     return state["master"]
-
-
-def _is_distributed(p: Tensor) -> bool:
-    return type(p) is not torch.nn.Parameter and type(p).__name__ == "DTensor"
 
 
 _UNIT = {"low": 0, "high": 1, "open_high": True}

@@ -15,8 +15,8 @@ from torch import Tensor
 from equipoise import geometry
 from equipoise.geometry import Norm
 from equipoise.optim.many import Many
-from equipoise.optim.rows import gathered
 from equipoise.optim.rules import Rule
+from equipoise.optim.sharing import divided, mesh_of, whole
 
 SCALES = ("original", "adam", "spectral", "none")
 
@@ -69,6 +69,7 @@ class MatrixRule(Rule):
 
     state = ("momentum_buffer",)
     compiles = False
+    shares = True
 
     def numbers(self, t: int, group: dict[str, Any]) -> dict[str, float]:
         return {"take": 1 - group["momentum"], "momentum": group["momentum"]}
@@ -81,10 +82,11 @@ class MuonRule(MatrixRule):
     def __call__(self, g: Any, averages: tuple[Any, ...], numbers: dict[str, Any], group: dict[str, Any]) -> Any:
         x = averaged(g, *averages, nesterov=group["nesterov"], **numbers)
         tensors = x.tensors if isinstance(x, Many) else [x]
-        whole = [_whole(t) for t in tensors]
-        made = self._polar(whole, group)
-        directions = [_shared(u, t) for u, t in zip(made, tensors, strict=True)]
-        return Many(directions) if isinstance(x, Many) else directions[0]
+        if mesh_of(tensors[0]) is None:
+            made = self._polar(tensors, group)
+        else:
+            made = divided(tensors, lambda t: self._polar([t], group)[0])
+        return Many(made) if isinstance(x, Many) else made[0]
 
     @staticmethod
     def _polar(tensors: list[Tensor], group: dict[str, Any]) -> list[Tensor]:
@@ -118,7 +120,7 @@ class DualRule(MatrixRule):
     def __call__(self, g: Any, averages: tuple[Any, ...], numbers: dict[str, Any], group: dict[str, Any]) -> Any:
         x = averaged(g, *averages, nesterov=group["nesterov"], **numbers)
         tensors = x.tensors if isinstance(x, Many) else [x]
-        made = [_shared(self.direction(_whole(t), group), t) for t in tensors]
+        made = divided(tensors, lambda t: self.direction(t, group))
         return Many(made) if isinstance(x, Many) else made[0]
 
     @staticmethod
@@ -129,7 +131,7 @@ class DualRule(MatrixRule):
     @staticmethod
     def dual(x: Tensor, group: dict[str, Any]) -> Tensor:
         """‖x‖†/s."""
-        return _seen(_whole(x), group, lambda norm, y: norm.dual(y)).sum() / group["layer_scale"]
+        return _seen(whole(x), group, lambda norm, y: norm.dual(y)).sum() / group["layer_scale"]
 
     def theory(self, group: dict[str, Any]) -> dict[str, Any]:
         return {"optimizer": "ngd"}  # a step of fixed length in its norm; the nearest that theory knows
@@ -154,18 +156,3 @@ def _seen(x: Tensor, group: dict[str, Any], what: Callable[[Norm, Tensor], Any])
 def norm_dims(norm: Norm) -> int:
     """Of how many dimensions a norm is: 1 for vectors, 2 for matrices."""
     return int(getattr(norm, "dims", 2))
-
-
-def _whole(x: Tensor) -> Tensor:
-    """All of a DTensor, on every rank; any other tensor as it is."""
-    return gathered(x).to_local() if hasattr(x, "placements") else x  # type: ignore[attr-defined]
-
-
-def _shared(u: Tensor, like: Any) -> Tensor:
-    """A tensor that every rank has, placed as another."""
-    if not hasattr(like, "placements"):
-        return u
-    from torch.distributed.tensor import DTensor, Replicate
-
-    mesh = like.device_mesh
-    return DTensor.from_local(u, mesh, [Replicate()] * mesh.ndim).redistribute(placements=like.placements)

@@ -104,6 +104,9 @@ class Rule(ABC):
     compiles: ClassVar[bool] = True
     """Whether the equation is one of elements or rows, which a kernel can take; products of matrices are not."""
 
+    shares: ClassVar[bool] = False
+    """Whether it works on whole tensors, which ranks share where tensors lie on several; then it is given them all."""
+
     @abstractmethod
     def numbers(self, t: int, group: dict[str, Any]) -> dict[str, float]:
         """All the numbers of step t that the equation has: what schedules and the step count may move."""
