@@ -43,6 +43,8 @@ class Sample:
     views: int
     trainer: float
     board: float
+    late: int = 0
+    """Views that had no answer in Bokeh's 20 s, as when other work takes the processors."""
 
 
 def train(folder: Path, pause: float, steps: int | None) -> None:
@@ -115,7 +117,7 @@ def soak(
         if found is None:
             raise RuntimeError(f"the board did not start: {line}{shown.stdout.read()}")
         url = found.group(1)
-        begun, views = time.monotonic(), 0
+        begun, views, late = time.monotonic(), 0, 0
         while not json.loads(ask(f"{url}/api/runs"))["runs"]:
             time.sleep(0.1)
             if trainer.poll() is not None or time.monotonic() > begun + 60:
@@ -127,7 +129,13 @@ def soak(
             ask(f"{url}/")
             lines = json.loads(ask(f"{url}/api/runs"))["runs"]
             ask(f"{url}/run?run=run")
-            view = pull_session(url=f"{url}/run", arguments={"run": "run"})
+            try:
+                view = pull_session(url=f"{url}/run", arguments={"run": "run"})
+            except OSError:
+                late += 1
+                if shown.poll() is not None:
+                    raise
+                continue
             assert view.document.get_model_by_name("run-notes") is not None, "the page shows no run"
             view.close()
             kept.force_roundtrip()  # takes in what the board has sent
@@ -138,7 +146,7 @@ def soak(
                     if one.poll() is not None:
                         raise RuntimeError(f"the {name} has ended, with {one.returncode}")
                 steps = int(lines[0].get("steps", 0))
-                yield Sample(now - begun, steps, views, resident(trainer.pid), resident(shown.pid))
+                yield Sample(now - begun, steps, views, resident(trainer.pid), resident(shown.pid), late)
             time.sleep(pause)
 
 
@@ -170,7 +178,8 @@ def main() -> None:
     if len(samples) > 3:
         if given.steps is None:
             print(f"training: {growth(samples, 'trainer', 'steps'):+.3f} MB per 1,000 steps")
-        print(f"board: {growth(samples, 'board', 'views') / 1000:+.3f} MB per view")
+        per = growth(samples, "board", "views") / 1000
+        print(f"board: {per:+.3f} MB per view; {samples[-1].late} had no answer")
 
 
 if __name__ == "__main__":

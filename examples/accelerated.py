@@ -24,7 +24,7 @@ parser.add_argument("--until", type=int, default=STEPS)
 args = parser.parse_args()
 
 torch.manual_seed(0)
-accelerator = Accelerator(cpu=True)
+accelerator = Accelerator(cpu=True, step_scheduler_with_optimizer=False)  # else once for each process at every step
 model = nn.Sequential(nn.Linear(16, 64), nn.LayerNorm(64), nn.ReLU(), nn.Linear(64, 4))
 optimizer = eq.RotationalAdamW(eq.param_groups(model), lr=1e-2, weight_decay=0.1)
 scheduler = schedules.Scheduler(optimizer, lr=schedules.cosine(STEPS, peak=1e-2))

@@ -63,6 +63,12 @@ def test_imports_go_one_way(path: Path) -> None:
         assert not any(name.split(".")[0] == "torch" for name in imported)
 
 
+@pytest.mark.parametrize("name", equipoise._FROM)
+def test_no_module_hides_a_public_name(name: str) -> None:
+    """A type checker may take a package's module for its function of the same name."""
+    assert not (SOURCE / equipoise._FROM[name] / f"{name}.py").exists()
+
+
 def public_modules() -> list[ModuleType]:
     found = [equipoise]
     for info in pkgutil.walk_packages(equipoise.__path__, "equipoise."):

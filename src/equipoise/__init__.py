@@ -99,15 +99,17 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
-    """Import on first use, so that a command which needs no torch does not pay for it."""
-    import importlib
+if not TYPE_CHECKING:  # which would take any name for one that is there
 
-    if name in _MODULES:
-        return importlib.import_module(f"equipoise.{name}")
-    if name in _FROM:
-        return getattr(importlib.import_module(f"equipoise.{_FROM[name]}"), name)
-    raise AttributeError(f"module 'equipoise' has no attribute {name!r}")
+    def __getattr__(name: str) -> Any:
+        """Import on first use, so that a command which needs no torch does not pay for it."""
+        import importlib
+
+        if name in _MODULES:
+            return importlib.import_module(f"equipoise.{name}")
+        if name in _FROM:
+            return getattr(importlib.import_module(f"equipoise.{_FROM[name]}"), name)
+        raise AttributeError(f"module 'equipoise' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:

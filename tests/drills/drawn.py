@@ -183,13 +183,8 @@ def give_gradients(params: list[nn.Parameter], case: dict[str, Any], t: int) -> 
 
 
 def is_ours(error: BaseException) -> bool:
-    """Whether an error is a ValueError that this library raised itself, saying what must be.
-
-    So may be what `torch.optim.Optimizer` says of parameters that are none.
-    """
+    """Whether an error is a ValueError that this library raised itself, saying what must be."""
     last = traceback.extract_tb(error.__traceback__)[-1]
-    if "torch/optim/optimizer.py" in last.filename:
-        return isinstance(error, ValueError | TypeError)
     inside = str(equipoise.__path__[0]) in last.filename
     return (
         isinstance(error, ValueError)

@@ -105,6 +105,7 @@ def test_a_rotation_at_the_smallest_lr() -> None:
 
 
 W = [nn.Parameter(torch.ones(2, 3))]
+CURVE: Any = eq.schedules.cosine(9)
 POINT = [nn.Parameter(torch.tensor(1.0))]
 
 
@@ -130,7 +131,24 @@ POINT = [nn.Parameter(torch.tensor(1.0))]
         (lambda: eq.Muon(W, polar={"steps": 0}), "steps = 0: must be a whole number"),
         (lambda: eq.SteepestDescent([{"params": W, "role": "x"}]), "role = 'x': must be one of"),
         (lambda: eq.AdamW([{"lr": 1}]), "must be a dict with 'params'"),
-        (lambda: eq.Muon("w"), "params has 'w': must be a parameter"),
+        (lambda: eq.Muon("w"), "params is a str: must be a list of parameters or groups"),
+        (lambda: eq.AdamW([]), r"params = \[\]: must have at least one parameter"),
+        (lambda: eq.AdamW(3), "params is a int: must be a list of parameters"),  # type: ignore[arg-type]
+        (lambda: eq.AdamW(torch.ones(2)), "params is a tensor: must be a list of parameters"),
+        (lambda: eq.AdamW({"params": W}), "params is a dict: must be a list of parameters or groups"),
+        (lambda: eq.AdamW([{"params": set(W)}]), "must be parameters, or .* in a list"),
+        (lambda: eq.AdamW([2 * W[0]]), r"a tensor of shape \(2, 3\) that was computed: must be a parameter itself"),
+        (lambda: eq.watch("m", eq.AdamW(W), "x"), "model = 'm': must be a torch.nn.Module"),  # type: ignore[arg-type]
+        (lambda: eq.watch(None, eq.AdamW(W), 3), "path = 3: must be the name of a directory"),  # type: ignore[arg-type]
+        (lambda: eq.watch(None, eq.AdamW(W), "x", resume="y"), "resume = 'y': must be"),  # type: ignore[arg-type]
+        (lambda: eq.plan("m", eq.AdamW(W), steps=9), "model = 'm': must be a torch.nn.Module"),  # type: ignore[arg-type]
+        (lambda: eq.Run("runs/a"), r"a run is opened with Run.open\('runs/a'\)"),  # type: ignore[arg-type]
+        (lambda: eq.Run.open(3), "path = 3: must be the name of a directory"),  # type: ignore[arg-type]
+        (lambda: eq.schedules.from_function(3, 9), "function = 3: must be a function"),  # type: ignore[arg-type]
+        (lambda: eq.schedules.from_function(lambda t: "a", 9), r"function\(1\) = 'a': must be a finite number"),
+        (lambda: eq.theory.memory(lr=CURVE, weight_decay=0.1), r"give lr = ….values\(steps\)"),
+        (lambda: eq.theory.memory(lr="abc", weight_decay=0.1), "lr = 'abc': must be a finite number"),
+        (lambda: eq.theory.memory(lr=[[0.1]], weight_decay=0.1), r"lr has shape \(1, 1\): must be one number"),
         (lambda: eq.AdamW([torch.ones(2, dtype=torch.long)]), "int64: must be floating point"),
     ],
 )

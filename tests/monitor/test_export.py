@@ -113,7 +113,7 @@ def cli(*arguments: object) -> subprocess.CompletedProcess[str]:
 
 
 def test_the_command(path: Path, tmp_path: Path) -> None:
-    done = cli("export", path, "--to", "parquet", "-o", tmp_path / "out.parquet")
+    done = cli("export", path, "-o", tmp_path / "out.parquet")
     assert done.returncode == 0, done.stderr
     assert "out.parquet" in done.stdout
     assert len(pd.read_parquet(tmp_path / "out.parquet")) == int(done.stdout.split()[0].replace(",", ""))

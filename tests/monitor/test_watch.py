@@ -424,8 +424,15 @@ def test_a_bad_number_to_log_is_noted(tmp_path: Path) -> None:
     model = network()
     optimizer = adamw(model.parameters())
     with eq.watch(model, optimizer, tmp_path) as watch:
-        watch.log(loss=torch.ones(3))
+        train(model, optimizer, 1)
+        watch.log(loss=torch.ones(3), lr=0.1)
+        watch.log(note=None)  # type: ignore[arg-type]
+        watch.log(accuracy=0.5)
+    assert [f.code for f in watch.findings] == ["row-refused"], "once"
     assert "must be a number" in watch.findings[0].evidence
+    with eq.Run.open(tmp_path) as run:
+        assert [f.code for f in run.findings] == ["row-refused"]
+        assert (run.series("lr").values.tolist(), run.series("accuracy").values.tolist()) == ([0.1], [0.5])
 
 
 def test_an_exception_closes_the_run_as_crashed(tmp_path: Path) -> None:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import errno
 import functools
 import gc
 import json
 import logging
+import socket
 import traceback
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -30,6 +32,7 @@ from equipoise.board.listing import Runs
 from equipoise.board.live import PAGES, guarded, prepare
 from equipoise.board.page import BOKEH, scripts, style, templates
 from equipoise.monitor.schema import RunError
+from equipoise.theory import _check
 
 HERE = ("127.0.0.1", "localhost", "[::1]")
 """Names of this machine, from itself."""
@@ -232,6 +235,8 @@ def serve(
         ValueError: the directory or the port cannot be used.
     """
     runs = Runs(directory)
+    if not 0 <= _check.whole("port", port) <= 65535:
+        raise ValueError(f"port = {port}: must be in 0 to 65535")
     # Pages that were closed and names that were refused are no news to who trains in the same terminal.
     for name in ("bokeh", "tornado.access"):
         logging.getLogger(name).setLevel(logging.CRITICAL)
@@ -243,8 +248,9 @@ def serve(
     try:
         board = Board(runs, host, port, allow, started, alone)
         board.run()
-    except (OSError, OverflowError) as error:
-        raise ValueError(f"port = {port} of {host}: cannot be listened on ({error}); give another --port") from None
+    except OSError as error:
+        what = "host" if isinstance(error, socket.gaierror) or error.errno == errno.EADDRNOTAVAIL else "port"
+        raise ValueError(f"port = {port} of {host}: cannot be listened on ({error}); give another --{what}") from None
     finally:
         for name in ("tornado.application", "asyncio"):
             logging.getLogger(name).removeFilter(left)

@@ -16,6 +16,7 @@ app = typer.Typer(
     add_completion=False,
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
 )
 
 
@@ -43,10 +44,18 @@ app.add_typer(lab.app, name="lab")
 
 def main() -> None:
     """Run the command; what is wrong with the input, or not installed, is one line and exit code 2."""
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):  # where letters such as η cannot be printed, the rest still is
+            stream.reconfigure(errors="replace")  # type: ignore[union-attr]
     try:
         code = app(standalone_mode=False)
     except (ValueError, MemoryError, MissingExtraError) as error:
         typer.echo(f"equipoise: {error or 'not enough memory'}", err=True)
+        sys.exit(2)
+    except OSError as error:
+        if error.filename is None:
+            raise
+        typer.echo(f"equipoise: {error.filename}: cannot be read or written ({error.strerror})", err=True)
         sys.exit(2)
     except (typer.Abort, KeyboardInterrupt):
         sys.exit(130)
@@ -56,6 +65,7 @@ def main() -> None:
             raise
         message = error.format_message().strip()  # type: ignore[attr-defined]
         if message:  # none where no command was given, and the help has been shown
-            typer.echo(f"equipoise: {message} (see equipoise --help)", err=True)
+            context = getattr(error, "ctx", None)
+            typer.echo(f"equipoise: {message} (see {getattr(context, 'command_path', 'equipoise')} --help)", err=True)
         sys.exit(getattr(error, "exit_code", 2))
     sys.exit(code if isinstance(code, int) else 0)

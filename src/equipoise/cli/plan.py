@@ -147,6 +147,9 @@ def plan(
         print_rich(plans[0][1])
 
 
+NO_FIRST, NO_SECOND = ("rmsprop", "ngd"), ("sgdm", "signsgdm", "muon", "ngd")
+"""Optimizers without that averaging factor."""
+
 BETAS = {"lion": (0.9, 0.99), "muon": (0.95, 0.999)}
 """What optimizers use where nobody says, as torch and the papers have it; the rest (0.9, 0.999)."""
 
@@ -165,6 +168,11 @@ def _from_flags(
     assert lr is not None
     name = {"sgd": "sgdm"}.get(optimizer.lower(), optimizer.lower())
     first, second = BETAS.get(name, (0.9, 0.999))
+    for flag, value, without in (("--beta1", beta1, NO_FIRST), ("--beta2", beta2, NO_SECOND)):
+        if value is not None and name in without:
+            raise ValueError(f"{flag} = {value}: must be left out, as {name} has none")
+    if rest["lr_max"] is not None and rest["decay"] != "corrected":
+        raise ValueError(f"--lr-max = {rest['lr_max']}: must be left out but with --decay corrected")
     betas = (first if beta1 is None else beta1, second if beta2 is None else beta2)
     if timescale is not None:
         if wd is not None:
@@ -194,7 +202,7 @@ def _label(path: Path, among: list[Path]) -> str:
 
 def transfer(
     file: Annotated[Path, typer.Argument(help="The tuned setting as a TOML file.")],
-    steps: Annotated[int | None, typer.Option(help="New number of steps.")] = None,
+    steps: Annotated[float | None, typer.Option(help="New number of steps.")] = None,
     batch_size: Annotated[int | None, typer.Option(help="New batch size.")] = None,
     dataset_size: Annotated[int | None, typer.Option(help="New size of the data, epochs kept.")] = None,
     width_factor: Annotated[float, typer.Option(help="New width over old width.")] = 1.0,
@@ -204,9 +212,11 @@ def transfer(
     from equipoise.planner import read_setting
     from equipoise.planner import transfer as move
     from equipoise.planner.show import render_transfer
+    from equipoise.theory import _check
 
+    whole = None if steps is None else _check.whole("--steps", steps, low=1)
     moved = move(
-        read_setting(file), steps=steps, batch_size=batch_size, dataset_size=dataset_size, width_factor=width_factor
+        read_setting(file), steps=whole, batch_size=batch_size, dataset_size=dataset_size, width_factor=width_factor
     )
     print_json(moved.to_dict()) if json else print_rich(render_transfer(moved))
 

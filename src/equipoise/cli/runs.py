@@ -46,7 +46,7 @@ def board(
 
 def export(
     run: Annotated[Path, typer.Argument(help="Directory of a run.")],
-    to: Annotated[str, typer.Option(help="parquet or csv.")] = "csv",
+    to: Annotated[str | None, typer.Option(help="parquet or csv. Default: as the file's name ends, or csv.")] = None,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="File to write; the run's name beside it if not given.")
     ] = None,

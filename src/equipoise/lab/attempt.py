@@ -8,6 +8,7 @@ import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from equipoise._extras import MissingExtraError
 from equipoise.lab.config import Trial
 from equipoise.lab.result import FAILED, RESULT, Result, versions
 
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 def attempt(
     trial: Trial, place: Path, loaded: dict[str, Data], *, device: str | None = None, progress: Progress | None = None
 ) -> Result:
-    """Train a trial in `place/KEY`, or record that it failed, in `failed.json` there.
+    """Train a trial in `place/KEY`, or record that it failed, in `failed.json` there; a missing extra is raised.
 
     Args:
         trial: what to train.
@@ -38,6 +39,8 @@ def attempt(
             loaded.clear()  # trials of the same data follow each other: one in memory is enough
             loaded[key] = load(trial.data, **trial.data_options)
         result = train(trial, folder, data=loaded.get(key), device=device, progress=progress)
+    except MissingExtraError:
+        raise  # of every other trial, too
     except Exception as error:
         return failure(trial, folder, "".join(traceback.format_exception(error)))
     (folder / FAILED).unlink(missing_ok=True)

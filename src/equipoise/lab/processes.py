@@ -15,6 +15,7 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, final
 
+from equipoise._extras import MissingExtraError
 from equipoise.lab.attempt import attempt, failure
 from equipoise.lab.config import Trial
 from equipoise.lab.result import Report, Result
@@ -69,6 +70,8 @@ def run(
                     how = f"its process died {LIVES} times, at last with exit code {worker.process.exitcode}"
                     step, result = 0, failure(trials[number], place / trials[number].key, how)
                 assert number is not None
+                if isinstance(result, str):
+                    raise MissingExtraError(result)
                 if result is not None:
                     results[number], worker.number = result, None
                 if report is not None:
@@ -118,7 +121,10 @@ def _work(pipe: Any, place: Path, threads: int, device: str | None) -> None:
     try:
         while True:
             trial = pipe.recv()
-            result = attempt(trial, place, loaded, device=device, progress=lambda step, _: pipe.send((step, None)))
+            try:
+                result = attempt(trial, place, loaded, device=device, progress=lambda step, _: pipe.send((step, None)))
+            except MissingExtraError as error:
+                result = str(error)
             pipe.send((trial.steps, result))
     except (EOFError, BrokenPipeError, ConnectionResetError):
         return

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, final
 
-from rich.console import Console, Group
+from rich.console import Console, ConsoleOptions, Group, RenderResult
 from rich.markup import escape
+from rich.measure import Measurement
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Column, Table
 
@@ -23,11 +25,22 @@ COLOURS = {
 }  # fmt: skip
 
 
+SELDOM = 30.0
+"""Seconds between lines where there is no terminal for bars."""
+
+
 @contextmanager
 def bars() -> Iterator[Report]:
-    """Two bars on the error stream, of all trials and of the last that told; gives what tells them."""
+    """Two bars on the error stream, of all trials and of the last that told; gives what tells them.
+
+    Where it is no terminal, a line now and then.
+    """
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield _lines(console)
+        return
     columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.completed:.0f}/{task.total:.0f}"))
-    with Progress(*columns, TimeRemainingColumn(), console=Console(stderr=True), transient=True) as progress:
+    with Progress(*columns, TimeRemainingColumn(), console=console, transient=True) as progress:
         every = progress.add_task("trials", total=1)
         one = progress.add_task("", total=1)
         parts: dict[int, float] = {}
@@ -39,6 +52,38 @@ def bars() -> Iterator[Report]:
             progress.update(one, description=name, total=trial.steps, completed=step)
 
         yield report
+
+
+def _lines(console: Console) -> Report:
+    parts: dict[int, float] = {}
+    last = [time.monotonic()]
+
+    def report(number: int, count: int, trial: Trial, step: int) -> None:
+        parts[number] = step / trial.steps
+        if time.monotonic() > last[0] + SELDOM:
+            last[0] = time.monotonic()
+            console.print(f"{sum(parts.values()):.1f} of {count} trials", highlight=False)
+
+    return report
+
+
+@final
+class _Fitting:
+    """Rows as a table or, where there is no room for its columns, one after the other."""
+
+    def __init__(self, rows: Sequence[Mapping[str, str]]) -> None:
+        self._rows = rows
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        table = Table(*self._rows[0])
+        for row in self._rows:
+            table.add_row(*row.values())
+        if Measurement.get(console, options, table).minimum <= options.max_width:
+            yield table
+            return
+        for row in self._rows:
+            yield ", ".join(f"{escape(name)} [bold]{value}[/]" for name, value in row.items() if value)
+            yield ""
 
 
 def render_catalogue() -> Table:
@@ -53,16 +98,10 @@ def render_outcome(outcome: Outcome, done: Sequence[Done]) -> Group:
     """The table, the claims with their verdicts, and how the trials ended."""
     parts: list[Any] = []
     if outcome.rows:
-        table = Table(*outcome.rows[0])
-        for row in outcome.rows:
-            table.add_row(*(cell(value) for value in row.values()))
-        parts.append(table)
+        parts.append(_Fitting([{name: escape(cell(value)) for name, value in row.items()} for row in outcome.rows]))
     if outcome.claims:
-        rows = claim_rows(outcome.claims)
-        table = Table(*rows[0])
-        for row in rows:
-            table.add_row(*(row | {"verdict": _coloured(row["verdict"])}).values())
-        parts.append(table)
+        escaped = [{name: escape(text) for name, text in row.items()} for row in claim_rows(outcome.claims)]
+        parts.append(_Fitting([row | {"verdict": _coloured(row["verdict"])} for row in escaped]))
     parts.append(ends([d.result for d in done]))
     return Group(*parts)
 

@@ -133,7 +133,10 @@ def read_base(path: Path) -> Trial:
         fields = tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise ValueError(f"{path}: cannot be read: {error}") from None
-    return Trial.from_dict(fields)
+    try:
+        return Trial.from_dict(fields)
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from None
 
 
 def gather(folder: Path) -> list[Done]:

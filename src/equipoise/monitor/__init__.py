@@ -30,10 +30,12 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
-    """Import `watch` on first use: reading a run needs no torch."""
-    if name not in ("Watch", "watch"):
-        raise AttributeError(f"module 'equipoise.monitor' has no attribute {name!r}")
-    import importlib
+if not TYPE_CHECKING:  # which would take any name for one that is there
 
-    return getattr(importlib.import_module("equipoise.monitor.watching"), name)
+    def __getattr__(name: str) -> Any:
+        """Import `watch` on first use: reading a run needs no torch."""
+        if name not in ("Watch", "watch"):
+            raise AttributeError(f"module 'equipoise.monitor' has no attribute {name!r}")
+        import importlib
+
+        return getattr(importlib.import_module("equipoise.monitor.watching"), name)

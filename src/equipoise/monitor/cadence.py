@@ -23,14 +23,16 @@ class Cadence:
         start: the step before the first.
 
     >>> cadence = Cadence(every=5)
-    >>> [step for step in range(1, 12) if cadence.due(step)]
+    >>> [cadence.measures(step) for step in range(1, 12) if cadence.due(step)]
     [1, 5, 10]
+
+    Where steps are counted with gaps, it is the first one from each k-th on.
     """
 
     def __init__(self, every: int | None = None, overhead: float = 0.01, start: int = 0) -> None:
         self.every = None if every is None else _check.whole("every", every, low=1)
         self.overhead = _check.number("overhead", overhead, low=0, high=1, open_low=True)
-        self._start, self._next = start, start + 1
+        self._start, self._next, self._last = start, start + 1, start
         self.trained = self.watched = self.spectral = 0.0
         """Seconds so far of training, of watching, and of the part of it that went to spectra."""
         self._tick: float | None = None
@@ -43,8 +45,13 @@ class Cadence:
     def due(self, step: int) -> bool:
         """Whether a step is measured."""
         if self.every is not None:
-            return step == self._start + 1 or step % self.every == 0
+            return self._last == self._start or step // self.every > self._last // self.every
         return step >= self._next
+
+    def measures(self, step: int) -> int:
+        """Take note that a step is measured; gives it back."""
+        self._last = step
+        return step
 
     def begins(self, now: float) -> None:
         """A training step begins at this time, and the one before ends."""

@@ -160,6 +160,8 @@ class Comparer:
 
     def _info(self, tensor: str, neuron: int | None) -> TensorInfo:
         if tensor not in self.tensors:
+            if not self.tensors:
+                raise ValueError(f"tensor = {tensor!r}: the run has none yet; train and watch at least one step")
             some = ", ".join(list(self.tensors)[:3])
             raise ValueError(f"tensor = {tensor!r}: must be one of the run's {len(self.tensors)} tensors, as {some}")
         info = self.tensors[tensor]

@@ -156,17 +156,22 @@ def _backend(name: str | None) -> Any:
     raise RunError(f"backend = {name!r}: {missing} is installed; {how}")
 
 
-def write(run: Run, to: str, output: str | os.PathLike[str] | None = None) -> tuple[Path, int]:
+def write(run: Run, to: str | None = None, output: str | os.PathLike[str] | None = None) -> tuple[Path, int]:
     """Write all measured numbers into one file, a piece at a time.
 
     Args:
         run: the run.
-        to: "parquet" or "csv".
+        to: "parquet" or "csv". Default: as the file's name ends, or "csv".
         output: the file; the run's name beside the run if not given.
 
     Returns:
         The file, and how many numbers it has.
     """
+    ending = "" if output is None else Path(output).suffix.removeprefix(".").lower()
+    if to is None:
+        to = ending if ending in FORMATS else "csv"
+    elif ending in FORMATS and ending != _check.choice("--to", to, FORMATS):
+        raise ValueError(f"--to = {to!r} beside the file {str(output)!r}: must say the same; leave out --to")
     _check.choice("--to", to, FORMATS)
     target = run.path.with_name(f"{run.path.absolute().name}.{to}") if output is None else Path(output)
     chunks = _chunks(run, lambda _: True, 0, None)

@@ -28,10 +28,11 @@ class Logged:
 
     Args:
         writer: where to; None collects nothing.
+        first: the first step of a run that goes on; what is logged before it is stored with it.
     """
 
-    def __init__(self, writer: RunWriter | None) -> None:
-        self._writer = writer
+    def __init__(self, writer: RunWriter | None, first: int = 0) -> None:
+        self._writer, self._first = writer, first
         self._names: list[str] = []
         self._waiting: dict[int, dict[str, Any]] = {}
         self._flushed = time.monotonic()
@@ -51,7 +52,9 @@ class Logged:
         for name, value in numbers.items():
             if isinstance(value, Tensor):
                 if value.numel() != 1:
-                    raise ValueError(f"{name} has shape {tuple(value.shape)}: must be a number, or have one element")
+                    shape = tuple(value.shape)
+                    self._writer.refuse(ValueError(f"{name} has shape {shape}: must be a number, or have one element"))
+                    continue
                 if value.device.type == "cpu":
                     kept[name] = value.item()
                     continue
@@ -61,7 +64,11 @@ class Logged:
                 try:
                     kept[name] = float(value)
                 except (TypeError, ValueError):
-                    raise ValueError(f"{name} = {value!r}: must be a number, or a tensor with one element") from None
+                    wanted = "must be a number, or a tensor with one element"
+                    self._writer.refuse(ValueError(f"{name} = {value!r}: {wanted}"))
+        if not kept:
+            return
+        step = max(step, self._first)
         long = LATER if self._away else SOON
         if step not in self._waiting and (len(self._waiting) >= MOST or time.monotonic() - self._flushed > long):
             self.flush(step)

@@ -42,6 +42,8 @@ class Frame:
             raise ValueError("optimizer: must have at least one parameter that is trained")
         self.rows = sum(t.rows for t in self.tensors)
         self.blocks = blocks_of(self.tensors, self.neurons)
+        self._devices = list(dict.fromkeys(t.p.device for t in self.tensors)) or [torch.device("cpu")]
+        self._dtype = torch.float64 if any(t.p.dtype == torch.float64 for t in self.tensors) else torch.float32
         self.sharded = any(hasattr(t.p, "placements") for t in self.tensors)
         self.owner = np.array([t.owner for t in self.tensors])
         self._span = [slice(*np.searchsorted(self.owner, (k, k + 1)).tolist()) for k in range(len(owners))]
@@ -115,7 +117,7 @@ class Frame:
             self._names = self._needed(cautious)
             self.release()
         if self._room is None:
-            self._room = Room(self.blocks, self._names, len(self.sampled))
+            self._room = Room(self.blocks, self._names, len(self.sampled), self._devices, self._dtype)
         self._room.clear()
         self._clear()
 
@@ -241,16 +243,13 @@ class Frame:
 
     def nothing(self, extra: list[float]) -> Tensor:
         """As `flat`, with zeros for the sums: the word of a process whose measuring failed."""
-        one = self.blocks[0] if self.blocks else None
-        double = any(b.work == torch.float64 for b in self.blocks)
-        tail = torch.tensor(extra, dtype=torch.float64 if double else torch.float32)
-        flat = torch.cat([torch.zeros(self.numbers, dtype=tail.dtype), tail])
-        return flat if one is None else flat.to(one.device)
+        tail = torch.tensor(extra, dtype=self._dtype)
+        return torch.cat([torch.zeros(self.numbers, dtype=tail.dtype), tail]).to(self._devices[0])
 
     @property
     def numbers(self) -> int:
         """How many numbers `flat` has before the extra ones."""
-        return self._size * len({b.device for b in self.blocks} or {0})
+        return self._size * len(self._devices)
 
     @property
     def _size(self) -> int:

@@ -119,13 +119,16 @@ class Room:
         blocks: the blocks.
         names: of the sums.
         sampled: how many rows are followed one by one.
+        devices: where tensors lie, also those of which this process has nothing: all processes send as much.
+        dtype: of the sums.
     """
 
-    def __init__(self, blocks: list[Block], names: list[str], sampled: int) -> None:
+    def __init__(
+        self, blocks: list[Block], names: list[str], sampled: int, devices: list[torch.device], dtype: torch.dtype
+    ) -> None:
         self.names = names
         rows = sum(b.rows for b in blocks)
-        dtype = torch.float64 if any(b.work == torch.float64 for b in blocks) else torch.float32
-        self._devices = list(dict.fromkeys(b.device for b in blocks)) or [torch.device("cpu")]
+        self._devices = devices
         self.sums = {d: torch.zeros(len(names), rows, dtype=dtype, device=d) for d in self._devices}
         self.samples = {d: torch.zeros(3, sampled, dtype=dtype, device=d) for d in self._devices}
         self._scratch: dict[tuple[Any, ...], Tensor] = {}

@@ -6,7 +6,6 @@ import os
 import sqlite3
 import time
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
@@ -17,7 +16,7 @@ from equipoise.monitor.archive import Archive, Record
 from equipoise.monitor.choose import choose
 from equipoise.monitor.follow import Follower
 from equipoise.monitor.layout import SCHEDULE, Column, Quantity, TensorInfo
-from equipoise.monitor.schema import FOREVER
+from equipoise.monitor.schema import FOREVER, checked_path
 from equipoise.monitor.tables import Series, Table
 from equipoise.planner.finding import Finding
 from equipoise.theory import _check
@@ -42,6 +41,8 @@ class Run:
     """
 
     def __init__(self, archive: Archive) -> None:
+        if not isinstance(archive, Archive):
+            raise ValueError(f"Run({archive!r}): a run is opened with Run.open({archive!r})")
         self._archive = archive
         self.path = archive.directory
 
@@ -53,7 +54,7 @@ class Run:
             RunError: there is none, it is of a newer version, or nothing of it can be read. Damage that leaves
                 something to read is a finding instead.
         """
-        return Run(Archive(Path(path)))
+        return Run(Archive(checked_path(path)))
 
     def close(self) -> None:
         """Let go of the file."""
@@ -197,6 +198,9 @@ class Run:
             points: give summaries of several steps (`values` is the mean, `low` and `high` the extremes) so that there
                 are about this many at most. Reads little, however long the run. None gives every step.
         """
+        for name, value in (("quantity", quantity), ("tensor", tensor or "")):
+            if not isinstance(value, str):
+                raise ValueError(f"{name} = {value!r}: must be a name")
         column = Column(quantity, tensor, quantile, neuron)
         table = self.table([column], kind=kind, start=start, stop=stop, points=points)
         there = table.count[:, 0] > 0

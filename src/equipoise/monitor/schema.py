@@ -57,6 +57,14 @@ CREATE INDEX buckets_by_step ON buckets (segment, level, tile, first);
 """
 
 
+def checked_path(path: Any) -> Path:
+    """The path of a directory, refused where it is none."""
+    try:
+        return Path(path)
+    except TypeError:
+        raise RunError(f"path = {path!r}: must be the name of a directory") from None
+
+
 class RunError(ValueError):
     """A run cannot be opened, or holds nothing that was asked for; the message says what to do."""
 

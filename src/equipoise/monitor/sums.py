@@ -61,6 +61,7 @@ class RowSums:
 
     def _named(self, values: Array) -> dict[str, Array]:
         found = {name: values[i] for i, name in enumerate(self._names)}
-        found["dw"] = found["dw"] - found["dd"]  # Δ·w′ − Δ·Δ = Δ·w
+        # Δ·w′ − Δ·Δ = Δ·w, of which rounding is left where w is zero.
+        found["dw"] = np.where(found["ww"] == 0, 0.0, found["dw"] - found["dd"])
         nothing = np.zeros(values.shape[1])
         return dict.fromkeys(SUMS, nothing) | found

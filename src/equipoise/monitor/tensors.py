@@ -179,6 +179,8 @@ def watched(owners: Owners, names: dict[int, str], neurons: bool) -> list[Watche
 def _shard(p: Any, others: bool) -> tuple[int, bool]:
     """The row at which this process's shard begins, and whether it counts: of replicas only the first does.
 
+    Where a DTensor lies on a part of the processes, as beside tensor parallelism, others have the same on theirs.
+
     Args:
         p: the parameter.
         others: whether any parameter is sharded, so that sums are taken over all processes.
@@ -189,7 +191,7 @@ def _shard(p: Any, others: bool) -> tuple[int, bool]:
 
     _, offset = compute_local_shape_and_global_offset(p.shape, p.device_mesh, p.placements)
     place = p.device_mesh.get_coordinate()
-    counts = place is not None and all(
-        c == 0 for c, kind in zip(place, p.placements, strict=True) if kind.is_replicate()
+    counts = 0 in p.device_mesh.mesh and all(
+        c == 0 for c, kind in zip(place or (), p.placements, strict=True) if kind.is_replicate()
     )
     return (offset[0] if offset else 0), counts

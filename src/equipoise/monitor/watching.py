@@ -6,7 +6,6 @@ import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any, Self
 
 import torch
@@ -24,6 +23,7 @@ from equipoise.monitor.owners import Owners, cheap, has_closure
 from equipoise.monitor.ranks import rank_of, same_everywhere
 from equipoise.monitor.resume import earlier
 from equipoise.monitor.reviewing import Reviewing
+from equipoise.monitor.schema import checked_path
 from equipoise.monitor.sinks import Sink
 from equipoise.monitor.writer import RunWriter
 from equipoise.planner.finding import Finding
@@ -95,6 +95,11 @@ class Watch:
         overhead: float, neurons: int, spectra: int | None, resume: bool | int, meta: Mapping[str, Any] | None,
         sinks: Sequence[Sink | str], diagnose: bool, strict: bool,
     ) -> None:  # fmt: skip
+        if model is not None and not isinstance(model, torch.nn.Module):
+            raise ValueError(f"model = {model!r}: must be a torch.nn.Module, or None")
+        place = checked_path(path)
+        if not isinstance(resume, bool):
+            resume = _check.whole("resume", resume)
         sinks = sending.checked(sinks)
         owners = self._owners = Owners(optimizer)
         rank, _ = rank_of()
@@ -120,10 +125,10 @@ class Watch:
             )  # fmt: skip
         self._faults.tell(self._writer, self._sending)
         self._sending.open(self._writer)
-        self._logged = Logged(self._writer)
+        self._logged = Logged(self._writer, self.step + 1 if self.step else 0)
         self._knots = Knots(self._writer)
         self._backlog = Backlog(owners)
-        self._reviewing = Reviewing(Path(path) if diagnose and self._writer is not None else None, overhead)
+        self._reviewing = Reviewing(place if diagnose and self._writer is not None else None, overhead)
         self._closed = False
         self._handles: list[Any] = []
         for k, one in enumerate(owners.each):
@@ -191,7 +196,8 @@ class Watch:
     @property
     def findings(self) -> list[Finding]:
         """What went wrong with the watching itself, and what it saw that should be known at once."""
-        return self._faults.findings
+        refused = None if self._writer is None else self._writer.refused
+        return self._faults.findings if refused is None else [*self._faults.findings, refused]
 
     @property
     def share(self) -> float:
@@ -246,7 +252,7 @@ class Watch:
         measuring.count(owner, groups, first, total)
         self._knots.take(self.step, first, groups, total)
         if due and new:
-            measuring.begin(self.step, self._writer)
+            measuring.begin(self._cadence.measures(self.step), self._writer)
         if due:
             measuring.before(owner, closure, groups)
 

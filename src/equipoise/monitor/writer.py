@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike
 
 from equipoise.monitor.layout import Layout, Quantity, TensorInfo, to_json
 from equipoise.monitor.ledger import Ledger, trouble
-from equipoise.monitor.schema import FOREVER, RunError
+from equipoise.monitor.schema import FOREVER, RunError, checked_path
 from equipoise.monitor.worker import Trouble, Worker, log
 from equipoise.planner.finding import Finding
 from equipoise.theory import _check
@@ -67,7 +67,7 @@ class RunWriter:
         buffer: int = 64 << 20,
         strict: bool = False,
     ) -> None:
-        self.path = Path(path)
+        self.path = checked_path(path)
         if self.path.exists() and not self.path.is_dir():
             raise RunError(f"path = {str(path)!r}: is a file; must be a directory, or the name of one to make")
         if not isinstance(resume, bool):
@@ -81,7 +81,8 @@ class RunWriter:
         self._floor = -1 if isinstance(resume, bool) else resume
         self._resumed = False
         self._trouble = Trouble(self.path)
-        self._refused: Finding | None = None
+        self.refused: Finding | None = None
+        """The first thing that was not stored because it made no sense."""
         self._worker: Worker | None = None
         try:
             ledger = Ledger(self.path, resume)
@@ -126,7 +127,7 @@ class RunWriter:
             step = self._checked(step, kind)
             when = _now() if time is None else _check.number("time", time)
         except (TypeError, ValueError) as error:
-            self._refuse(error)
+            self.refuse(error)
             return
 
         def job(ledger: Ledger) -> None:
@@ -169,7 +170,7 @@ class RunWriter:
         try:
             step = _step(step)
         except ValueError as error:
-            self._refuse(error)
+            self.refuse(error)
             return
         self._last.clear()
         self._floor = step
@@ -178,7 +179,7 @@ class RunWriter:
     @property
     def findings(self) -> list[Finding]:
         """What went wrong with the writing itself; empty when all is well."""
-        refused = [] if self._refused is None else [self._refused]
+        refused = [] if self.refused is None else [self.refused]
         return trouble(str(self.path), self._trouble.dropped, self._trouble.failure) + refused
 
     @property
@@ -241,16 +242,18 @@ class RunWriter:
             )
         return step
 
-    def _refuse(self, error: Exception) -> None:
+    def refuse(self, error: Exception) -> None:
+        """Say once that something is not stored, and note it; if strict, raise it."""
         if self._strict:
             raise error
-        if self._refused is None:
-            self._refused = Finding(
-                "row-refused", "warning", str(self.path), str(error), "rows that fit their layout, steps that increase",
-                "mend the call; further rows like it are left out silently", "docs/run.md",
+        if self.refused is None:
+            self.refused = Finding(
+                "row-refused", "warning", str(self.path), str(error),
+                "numbers, rows that fit their layout, steps that increase",
+                "mend the call; more like it is left out silently", "docs/run.md",
             )  # fmt: skip
-            log.warning("%s: a row is not stored: %s", self.path, error)
-            self.finding(self._refused)
+            log.warning("%s: not stored: %s", self.path, error)
+            self.finding(self.refused)
 
     def _record(self, kind: str, key: str, value: Any, step: int | None = None) -> None:
         worker = self._usable()
@@ -261,7 +264,7 @@ class RunWriter:
             name = str(key).encode("utf-8", "replace").decode()
             at = None if step is None else _step(step)
         except (TypeError, ValueError, RecursionError) as error:
-            self._refuse(ValueError(f"{kind} {key!r}: must be something that JSON can hold ({error})"))
+            self.refuse(ValueError(f"{kind} {key!r}: must be something that JSON can hold ({error})"))
             return
         worker.put(lambda ledger: ledger.record(kind, name, text, at))
 
@@ -291,6 +294,6 @@ def _inert(path: str) -> RunWriter:
     writer = object.__new__(RunWriter)
     vars(writer).update(
         path=Path(path), _pid=os.getpid(), _strict=False, _closed=True, _worker=None, _trouble=Trouble(Path(path)),
-        _refused=None,
+        refused=None,
     )  # fmt: skip
     return writer

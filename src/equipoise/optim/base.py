@@ -21,9 +21,9 @@ from equipoise.optim.fast import Fast, wanted
 from equipoise.optim.many import Many
 from equipoise.optim.moves import Move, Piece, turns
 from equipoise.optim.rotate import NO_DECAY
-from equipoise.optim.rows import center_rows
+from equipoise.optim.rows import all_finite, center_rows, everywhere
 from equipoise.optim.rules import Rule
-from equipoise.optim.sharing import mesh_of
+from equipoise.optim.sharing import mesh_of, summed
 from equipoise.theory import DECAYS, _check
 
 LOW_PRECISION = (torch.bfloat16, torch.float16)
@@ -91,7 +91,7 @@ class RuleOptimizer(Optimizer):
         """Steps not taken because a gradient was not finite, where `nonfinite="skip"`."""
         self._angle = angle
         self._fresh()
-        super().__init__(params, SHARED | move.defaults | defaults)
+        super().__init__(_listed(params), SHARED | move.defaults | defaults)
 
     def _fresh(self) -> None:
         """What only speeds steps up, and is made again from the rest."""
@@ -138,7 +138,7 @@ class RuleOptimizer(Optimizer):
             state_dict = hook(self, state_dict) or state_dict
         self._optimizer_load_state_dict_pre_hooks = OrderedDict()  # they have run
         try:
-            super().load_state_dict(state_dict | {"param_groups": [_ours(g) for g in state_dict["param_groups"]]})
+            super().load_state_dict(state_dict | {"param_groups": self._filled(state_dict["param_groups"])})
         finally:
             self._optimizer_load_state_dict_pre_hooks = hooks
         # torch casts the state to the parameter's dtype; ours is float32 beside low precision, and is copied.
@@ -151,8 +151,16 @@ class RuleOptimizer(Optimizer):
                     self.state[p][name] = (
                         value.detach().clone().float()
                         if count
-                        else value.detach().to(device=p.device, dtype=_state_dtype(p), copy=True)
+                        else value.detach().to(device=p.device, dtype=state_dtype(p), copy=True)
                     )
+
+    def _filled(self, saved: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        """Saved groups in our words; what they do not say stays as it is here."""
+        ours = [_ours(group) for group in saved]
+        if len(ours) != len(self.param_groups):
+            return ours  # torch says why not
+        kept = [{k: v for k, v in g.items() if k not in ("params", "param_names")} for g in self.param_groups]
+        return [here | group for here, group in zip(kept, ours, strict=True)]
 
     def __getstate__(self) -> dict[str, Any]:
         own = {name: getattr(self, name) for name in ("rule", "move", "skipped", "_angle")}
@@ -187,8 +195,23 @@ class RuleOptimizer(Optimizer):
         if not self._all_finite():
             self.skipped += 1
             return
+        makes_state = self._makes_state()
         for group in self.param_groups:
+            before = [p.detach().clone() for p in group["params"]] if makes_state else []
             self._step_group(group)
+            for p, w in zip(group["params"], before, strict=False):
+                p.copy_(w)
+
+    def _makes_state(self) -> bool:
+        """Whether this is the step that torch takes to make empty state, before it loads a distributed checkpoint.
+
+        That is a first step with lr 0 and gradients of zeros, and must not move weights, as independent decay, a bound
+        on norms or rounding would.
+        """
+        if self.state or any(float(group["lr"]) for group in self.param_groups):
+            return False
+        grads = [p.grad for group in self.param_groups for p in group["params"]]
+        return all(g is not None and not bool(everywhere(g.count_nonzero())) for g in grads)
 
     def _refuse_sparse(self) -> None:
         if any(p.grad is not None and p.grad.is_sparse for g in self.param_groups for p in g["params"]):
@@ -201,10 +224,13 @@ class RuleOptimizer(Optimizer):
         kinds: dict[tuple[Any, ...], list[Tensor]] = {}
         for grad in grads:
             kinds.setdefault((grad.device, grad.dtype, mesh_of(grad)), []).append(grad)
-        if all(bool(torch.isfinite(n)) for kind in kinds.values() for n in torch._foreach_norm(kind, float("inf"))):
+        well = [
+            _finite(kind, device, mesh) for (device, _, mesh), kind in kinds.items()
+        ]  # all: ranks wait for each other
+        if all(well):
             return True
         if any(g["nonfinite"] == "error" for g in asked):
-            bad = sum(1 for g in grads if not bool(torch.isfinite(g).all()))
+            bad = sum(1 for g in grads if not all_finite(g))
             raise ValueError(
                 f"gradients of {bad} of {len(grads)} parameters are not finite: no weight was changed; find the cause, "
                 "clip, or set nonfinite='skip' to leave such steps out"
@@ -249,7 +275,7 @@ class RuleOptimizer(Optimizer):
         if cast is None or not cast.holds(live, states):
             for p, state in zip(live, states, strict=True):
                 _init_state(p, state, self.pair(group)[0])
-            sorts = [(p.device, _state_dtype(p), mesh_of(p)) for p in live]
+            sorts = [(p.device, state_dtype(p), mesh_of(p)) for p in live]
             cast = Cast(live, states, [Piece(p, s) for p, s in zip(live, states, strict=True)], sorts, kinds_of(live))
             self._casts[id(group)] = cast
         return cast
@@ -285,11 +311,19 @@ class RuleOptimizer(Optimizer):
             move(pieces, u, rule=rule, t=t, group=group)
 
 
+def _finite(tensors: list[Tensor], device: torch.device, mesh: Any) -> bool:
+    """Whether all numbers of some tensors are finite. Ranks count what they see: gloo's maximum loses a NaN."""
+    here = [x.to_local() for x in tensors] if mesh is not None else tensors  # type: ignore[attr-defined]
+    norms = torch._foreach_norm([x for x in here if x.numel()], float("inf"))
+    bad = (~torch.isfinite(torch.stack(norms))).sum() if norms else torch.zeros((), dtype=torch.int64, device=device)
+    return not bool(summed(bad, mesh))
+
+
 def _init_state(p: Tensor, state: dict[str, Any], rule: Rule) -> None:
     """What is missing of a parameter's averages: all of them at first, and what another optimizer did not save."""
     for name in rule.state:
         if state.get(name) is None:
-            state[name] = torch.zeros_like(p, dtype=_state_dtype(p), memory_format=torch.preserve_format)
+            state[name] = torch.zeros_like(p, dtype=state_dtype(p), memory_format=torch.preserve_format)
 
 
 @contextmanager
@@ -310,7 +344,8 @@ def evaluated(closure: Callable[[], Any] | None) -> Any:
         return closure()
 
 
-def _state_dtype(p: Tensor) -> torch.dtype:
+def state_dtype(p: Tensor) -> torch.dtype:
+    """Of the averages of a parameter."""
     return torch.float32 if p.dtype in LOW_PRECISION else p.dtype
 
 
@@ -340,20 +375,32 @@ def _master(p: Tensor, state: dict[str, Any]) -> Tensor:
 _UNIT = {"low": 0, "high": 1, "open_high": True}
 
 
+def _listed(params: Any) -> list[Any]:
+    """What is to be optimized: parameters, pairs or groups, at least one, in an order."""
+    if torch.is_tensor(params) or isinstance(params, str | dict | set) or not isinstance(params, Iterable):
+        what = "a tensor" if torch.is_tensor(params) else f"a {type(params).__name__}"
+        raise ValueError(f"params is {what}: must be a list of parameters or groups, as model.parameters()")
+    listed = list(params)
+    if not listed:
+        raise ValueError("params = []: must have at least one parameter; is the model empty, or its iterator used up?")
+    return listed
+
+
 def with_params(group: Any) -> dict[str, Any]:
-    """A group whose parameters are a list, refused if they are none; sets are left to torch, which says why."""
+    """A group whose parameters are a list, refused if they are none."""
     if not isinstance(group, dict) or "params" not in group:
         raise ValueError(f"group = {group!r}: must be a dict with 'params'")
     params = group["params"]
-    if isinstance(params, set):
-        return group
-    if isinstance(params, str) or not isinstance(params, Iterable):
-        raise ValueError(f"params = {params!r}: must be parameters, or (name, parameter) pairs")
+    if isinstance(params, str | set) or not isinstance(params, Iterable):
+        raise ValueError(f"params = {params!r}: must be parameters, or (name, parameter) pairs, in a list")
     listed = [params] if torch.is_tensor(params) else list(params)
     for item in listed:
         p = item[1] if isinstance(item, tuple) and len(item) == 2 else item
         if not torch.is_tensor(p):
             raise ValueError(f"params has {item!r}: must be a parameter, or a (name, parameter) pair")
+        if not p.is_leaf:
+            shape = tuple(p.shape)
+            raise ValueError(f"params has a tensor of shape {shape} that was computed: must be a parameter itself")
         if not p.is_floating_point():
             more = "; optimize real and imaginary parts" if p.is_complex() else ""
             raise ValueError(f"params has one of {p.dtype}: must be floating point, others are not supported{more}")

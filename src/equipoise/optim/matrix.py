@@ -9,7 +9,7 @@ import torch
 
 from equipoise import geometry
 from equipoise.geometry import Norm
-from equipoise.optim.base import RuleOptimizer, with_params
+from equipoise.optim.base import RuleOptimizer, state_dtype, with_params, without_autocast
 from equipoise.optim.matrix_rules import SCALES, DualRule, MuonRule, averaged, matrices
 from equipoise.optim.moves import Decay, Move
 from equipoise.optim.optimizers import Params, adam_options, common
@@ -284,6 +284,7 @@ class SteepestDescent(RuleOptimizer):
         self.sharpness = None if sharpness is None else _check.number("sharpness", sharpness, low=0, open_low=True)
         own = {"norm": norm, "momentum": momentum, "nesterov": nesterov, "layer_scale": layer_scale, "role": None}
         super().__init__(params, common(lr, weight_decay, options, **own), rule=DualRule(), move=Decay())
+        self.register_step_pre_hook(_lr_first)
 
     def __getstate__(self) -> dict[str, Any]:
         return super().__getstate__() | {"sharpness": self.sharpness}
@@ -312,13 +313,23 @@ class SteepestDescent(RuleOptimizer):
         _check.number("layer_scale", param_group.get("layer_scale", self.defaults["layer_scale"]), low=0, open_low=True)
         super().add_param_group(param_group | {"norm": chosen})
 
+    _known = False
+    """Whether lr has been set for the step that comes."""
+
     def _step_all(self) -> None:
+        if not self._known:
+            self._find_lr()
+        self._known = False
+        super()._step_all()
+
+    @torch.no_grad()
+    def _find_lr(self) -> None:
+        self._known = True
         self._refuse_sparse()
         if self.sharpness is not None and self._all_finite():
             total = sum(float(d) for group in self.param_groups for d in self._duals(group))
             for group in self.param_groups:
                 group["lr"] = total / self.sharpness
-        super()._step_all()
 
     def _duals(self, group: dict[str, Any]) -> list[torch.Tensor]:
         """‖x‖†/s of each parameter, of the average that the step will have."""
@@ -330,6 +341,16 @@ class SteepestDescent(RuleOptimizer):
             known = self.state[p].get("momentum_buffer") if p in self.state else None
             g = -p.grad if group["maximize"] else p.grad
             g = g.add(p, alpha=float(group["l2"])) if group["l2"] else g
-            m = torch.zeros_like(p) if known is None else known.clone()
+            m = torch.zeros_like(p, dtype=state_dtype(p)) if known is None else known.clone()
             made.append(DualRule.dual(averaged(g.to(m.dtype), m, nesterov=group["nesterov"], **numbers), group))
         return made
+
+
+def _lr_first(optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Set lr before other hooks look at it, unless a closure has yet to make the gradients.
+
+    A copy of an optimizer has no hooks: it finds lr in the step.
+    """
+    if optimizer.sharpness is not None and len(args) < 2 and kwargs.get("closure") is None:
+        with without_autocast():
+            optimizer._find_lr()

@@ -22,6 +22,15 @@ def whole(x: Any) -> Tensor:
     return x if mesh_of(x) is None else gathered(x).to_local()  # type: ignore[attr-defined]
 
 
+def summed(x: Tensor, mesh: Any) -> Tensor:
+    """The sum of what each rank of a mesh has, on all of them; without a mesh the tensor itself."""
+    if mesh is None:
+        return x
+    from torch.distributed.tensor import DTensor, Partial
+
+    return DTensor.from_local(x, mesh, [Partial()] * mesh.ndim).full_tensor()
+
+
 def divided(tensors: Sequence[Tensor], what: Callable[[Tensor], Tensor]) -> list[Tensor]:
     """What a function makes of each tensor as a whole, placed as the tensor is.
 

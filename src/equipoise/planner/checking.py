@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from equipoise.planner.plan import Plan
+    from equipoise.planner.planning import Plan
 
 WANG = "Wang & Aitchison 2024, arXiv 2405.13698"
 RE = "Kosson et al., Rotational Equilibrium, arXiv 2305.17212"

@@ -15,7 +15,7 @@ from equipoise.planner.setting import Group
 from equipoise.theory import advice, memory
 
 if TYPE_CHECKING:
-    from equipoise.planner.plan import Plan
+    from equipoise.planner.planning import Plan
 
 
 def check_overshoot(plan: Plan) -> Iterator[Finding]:

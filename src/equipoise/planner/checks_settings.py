@@ -12,7 +12,7 @@ from equipoise.planner.finding import Finding
 from equipoise.theory import bias_factor, first_step
 
 if TYPE_CHECKING:
-    from equipoise.planner.plan import Plan
+    from equipoise.planner.planning import Plan
 
 
 def check_no_decay(plan: Plan) -> Iterator[Finding]:

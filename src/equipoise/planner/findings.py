@@ -14,7 +14,7 @@ from equipoise.planner import checks_settings as settings
 from equipoise.planner.finding import SEVERITIES, Finding
 
 if TYPE_CHECKING:
-    from equipoise.planner.plan import Plan
+    from equipoise.planner.planning import Plan
 
 Check = Callable[["Plan"], Iterator[Finding]]
 

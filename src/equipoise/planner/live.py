@@ -83,6 +83,8 @@ def read_model(model: torch.nn.Module) -> tuple[Tensor, ...]:
 def _names(model: Any) -> tuple[dict[int, str], dict[int, str]]:
     names: dict[int, str] = {}
     kinds: dict[int, str] = {}
+    if model is not None and not hasattr(model, "named_modules"):
+        raise ValueError(f"model = {model!r}: must be a torch.nn.Module, or None")
     if model is None:
         return names, kinds
     while type(model).__name__ in ("OptimizedModule", "DistributedDataParallel", "DataParallel"):

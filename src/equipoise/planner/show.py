@@ -15,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from equipoise.planner.finding import Finding
-from equipoise.planner.plan import Plan, TensorPlan
+from equipoise.planner.planning import Plan, TensorPlan
 from equipoise.planner.transfer import Transfer
 
 BARS = "▁▂▃▄▅▆▇█"

@@ -76,13 +76,15 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
-    """`Scheduler`, and torch with it, is imported when it is first asked for."""
-    if name == "Scheduler":
-        from equipoise.schedules.attach import Scheduler
+if not TYPE_CHECKING:  # which would take any name for one that is there
 
-        return Scheduler
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    def __getattr__(name: str) -> Any:
+        """`Scheduler`, and torch with it, is imported when it is first asked for."""
+        if name == "Scheduler":
+            from equipoise.schedules.attach import Scheduler
+
+            return Scheduler
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:

@@ -83,9 +83,11 @@ def from_function(function: Callable[[Any], Any], steps: int, *, vectorized: boo
     [0.5, 0.25, 0.125]
     """
     T = _check.whole("steps", steps, low=1)
+    if not callable(function):
+        raise ValueError(f"function = {function!r}: must be a function of the step")
     if vectorized:
         values = np.asarray(function(np.arange(1, T + 1)))
         if values.shape != (T,):
             raise ValueError(f"function gave an array of shape {values.shape}: must be ({T},), one value a step")
         return from_array(values)
-    return from_array([float(function(t)) for t in range(1, T + 1)])
+    return from_array([_check.number(f"function({t})", function(t)) for t in range(1, T + 1)])

@@ -76,7 +76,8 @@ def series(
     try:
         x = np.asarray(value, dtype=np.float64)
     except (TypeError, ValueError):
-        raise ValueError(f"{name} = {value!r}: {wanted}, or an array with one such number a step") from None
+        curve = f"; give {name} = ….values(steps)" if hasattr(value, "values") else ""
+        raise ValueError(f"{name} = {value!r}: {wanted}, or an array with one such number a step{curve}") from None
     if x.ndim == 0:
         number(name, value, low=low, open_low=open_low)
         return np.full(1 if steps is None else steps, float(x))
@@ -96,9 +97,10 @@ def length(steps: int | None, **values: ArrayLike) -> int:
     """The number of steps, given as such or by the length of an array."""
     if steps is not None:
         return whole("steps", steps, low=1)
-    for value in values.values():
+    for name, value in values.items():
+        x = series(name, value)
         if np.ndim(value) == 1:
-            return len(np.asarray(value))
+            return len(x)
     names = " and ".join(values)
     raise ValueError(f"steps = None: must be a whole number ≥ 1 when {names} are single numbers")
 

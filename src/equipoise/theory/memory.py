@@ -134,11 +134,11 @@ def memory(
         # c̃_j = (1−β) Σ_{i≥j} β^{i−j} b_i c_i, a first-order recursion backwards in time.
         b = 1 / (1 - beta ** np.arange(1, T + 1)) if bias_correction else 1.0
         c = (1 - beta) * _scan.run("first_order", np.full(T, beta), (b * c)[::-1].copy(), outputs=1, steps=T)[0][::-1]
-    lost = 1 - a
+    lost, scaled = 1 - a, c / c.max()  # squares of small ones would be lost
     return Memory(
         weights=c,
         init_share=float(later[0] * a[0]),
-        effective_steps=float(c.sum() ** 2 / (c @ c)),
+        effective_steps=float(scaled.sum() ** 2 / (scaled @ scaled)),
         period=_period(lost, 1.0),
         lost=lost,
     )

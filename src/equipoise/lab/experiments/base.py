@@ -6,12 +6,14 @@ import importlib
 import importlib.util
 import inspect
 import pkgutil
+import traceback
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, final
 
+from equipoise._extras import MissingExtraError
 from equipoise.lab.config import Trial
 from equipoise.lab.result import RUN, Result
 from equipoise.lab.results import Claim
@@ -113,7 +115,14 @@ def find(name: str) -> Experiment:
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    try:
+        spec.loader.exec_module(module)
+    except MissingExtraError:
+        raise
+    except Exception as error:
+        places = [f.lineno for f in traceback.extract_tb(error.__traceback__) if f.filename == module.__file__]
+        line = error.lineno if isinstance(error, SyntaxError) else places[-1] if places else None
+        raise ValueError(f"experiment = {name!r}: line {line}: {type(error).__name__}: {error}") from error
     own = list(_in_module(module).values())
     if len(own) != 1:
         raise ValueError(f"experiment = {name!r}: must have one class of Experiment, not {len(own)}")
