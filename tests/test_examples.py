@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import torch.distributed as dist
 
 import equipoise as eq
 
@@ -73,6 +74,20 @@ def test_stopped_and_resumed_is_not_stopped(name: str, tmp_path: Path) -> None:
         assert len(at) >= 5
         assert long.values[at].tolist() == short.values[to].tolist()
         assert short.steps.tolist() == sorted(set(short.steps.tolist()))
+
+
+@pytest.mark.skipif(not dist.is_available() or not dist.is_gloo_available(), reason="needs torch.distributed with gloo")
+def test_accelerate_steps_the_schedule_once_on_two_processes(tmp_path: Path) -> None:
+    """Its own way is once for each process."""
+    pytest.importorskip("accelerate")
+    start = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    command = [*start, str(EXAMPLES / "accelerated.py"), str(tmp_path), "--until", "20"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    with eq.Run.open(tmp_path / "run") as run:
+        used = run.series("lr/0")
+        assert used.steps[-1] > 10
+        assert used.values == pytest.approx(eq.schedules.cosine(40, peak=1e-2).values(40)[used.steps - 1])
 
 
 @pytest.mark.parametrize("name", CASES)

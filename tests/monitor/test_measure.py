@@ -377,3 +377,10 @@ def test_with_a_closure_gradients_are_measured_after_it(tmp_path: Path) -> None:
     with eq.Run.open(tmp_path) as run:
         assert value(run, "grad_weight_cos", "0.weight") == pytest.approx(cosine(g, before), rel=1e-5)
         assert len(run.series("grad_momentum_cos", "0.weight")) == 0
+
+
+def test_steps_that_are_counted_with_gaps_are_measured_all_the_same() -> None:
+    """As by Lightning, which counts the steps of two optimizers."""
+    cadence = Cadence(every=10, start=4)
+    assert [cadence.measures(step) for step in range(5, 60, 2) if cadence.due(step)] == [5, 11, 21, 31, 41, 51]
+    assert cadence.due(60) is cadence.due(60) is True, "asking changes nothing"

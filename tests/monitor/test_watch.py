@@ -545,3 +545,53 @@ def test_an_optimizer_can_be_copied_while_watched(tmp_path: Path) -> None:
         train(model, optimizer, 1)
     with eq.Run.open(tmp_path) as run:
         assert list(run.series("norm", "0.weight").steps) == [1, 2]
+
+
+def test_what_begins_at_zero_has_no_rotation(tmp_path: Path) -> None:
+    """As in adapters: the first step gives it a direction."""
+    model = nn.Sequential(nn.Linear(8, 6, bias=False), nn.Linear(6, 4, bias=False))
+    nn.init.zeros_(model[1].weight)
+    optimizer = adamw(model.parameters())
+    with eq.watch(model, optimizer, tmp_path, every=1, strict=True):
+        for step in range(4):
+            optimizer.zero_grad()
+            (model(torch.randn(16, 8, generator=torch.Generator().manual_seed(step))) - 1).square().mean().backward()
+            optimizer.step()
+    with eq.Run.open(tmp_path) as run:
+        assert run.series("norm", "1.weight").steps.tolist() == [1, 2, 3, 4]
+        for quantity in ("rotation", "radial_change", "total_decay"):
+            series = run.series(quantity, "1.weight")
+            assert series.steps.tolist() == [2, 3, 4], quantity
+            assert np.isfinite(series.values).all()
+        assert run.series("rotation", "0.weight").steps.tolist() == [1, 2, 3, 4]
+
+
+def test_an_lr_that_a_step_finds_is_that_of_the_step(tmp_path: Path) -> None:
+    model = network()
+    optimizer = eq.SteepestDescent(model.parameters(), sharpness=10.0, weight_decay=0.1)
+    used: list[float] = []
+    with eq.watch(model, optimizer, tmp_path, every=1, strict=True):
+        train(model, optimizer, 4, lambda step, loss: used.append(optimizer.param_groups[0]["lr"]))
+    with eq.Run.open(tmp_path) as run:
+        assert len(set(used)) == 4
+        assert run.series("lr/0").values.tolist() == pytest.approx(used)
+    again = copy.deepcopy(optimizer)  # a copy has no hooks
+    again.step()
+    assert again.param_groups[0]["lr"] != used[-1]
+
+
+@pytest.mark.parametrize("resume", [True, 5])
+def test_what_is_logged_before_the_first_step_of_a_resumed_run_is_kept(resume: bool | int, tmp_path: Path) -> None:
+    model = network()
+    optimizer = adamw(model.parameters())
+    with eq.watch(model, optimizer, tmp_path, every=1, strict=True) as watch:
+        watch.log()  # nothing is nothing
+        train(model, optimizer, 5, lambda step, loss: watch.log(loss=loss))
+    with eq.watch(model, optimizer, tmp_path, every=1, resume=resume, strict=True) as watch:
+        watch.log(accuracy=0.5)
+        train(model, optimizer, 2, lambda step, loss: watch.log(loss=loss), first=5)
+    with eq.Run.open(tmp_path) as run:
+        assert run.findings == []
+        assert run.series("loss").steps.tolist() == list(range(1, 8))
+        assert run.series("norm", "0.weight").steps.tolist() == list(range(1, 8))
+        assert (run.series("accuracy").steps.tolist(), run.series("accuracy").values.tolist()) == ([6], [0.5])

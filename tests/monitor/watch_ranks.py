@@ -2,8 +2,8 @@
 
 python watch_ranks.py RANK PORT FOLDER KIND...
 
-Kinds: fsdp, ddp, budget (FSDP2 at the default cadence), both (two optimizers), and what fails on the second rank:
-before, after, spectra, send, look. The weights at the end are saved as KIND.pt by the first rank. In the last kind,
+Kinds: fsdp, ddp, budget (FSDP2 at the default cadence), both (two optimizers), apart (float64, DTensors on a part of
+the ranks), and what fails on the second rank: before, after, spectra, send, look. The weights at the end are saved as KIND.pt by the first rank. In the last kind,
 crash, the second rank's training itself fails inside a step, and no rank waits for it.
 """
 
@@ -55,8 +55,11 @@ def optimizers_for(model: torch.nn.Module, kind: str) -> list[torch.optim.Optimi
 
 
 def run(kind: str, rank: int, folder: str) -> None:
-    model = network()
-    if kind == "ddp":
+    model = network(torch.float64 if kind == "apart" else torch.float32)
+    if kind == "apart":  # each rank alone on its part of the mesh, as a replica is beside tensor parallelism
+        part = init_device_mesh("cpu", (1, 2), mesh_dim_names=("data", "tensor"))["data"]
+        fully_shard(model, mesh=part)
+    elif kind == "ddp":
         model = DistributedDataParallel(model)
     else:
         mesh = init_device_mesh("cpu", (2,))
@@ -74,7 +77,7 @@ def run(kind: str, rank: int, folder: str) -> None:
         model, given, Path(folder, kind), every=every, spectra=spectra, sinks=sinks, diagnose=False, strict=strict
     ) as watch:
         for step in range(steps):
-            loss = loss_of(model, step)
+            loss = loss_of(model, step, torch.float64 if kind == "apart" else torch.float32)
             loss.backward()
             if kind == "crash" and rank == 1 and step == 2:
                 optimizers[0].param_groups[-1]["betas"] = None

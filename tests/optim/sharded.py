@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
@@ -118,6 +119,22 @@ def shared(make: Any, options: dict[str, Any], mesh: Any) -> None:
         torch.testing.assert_close(p.data.full_tensor(), q.data, rtol=1e-5, atol=1e-6)  # type: ignore[attr-defined]
 
 
+def refused(mesh: Any, bad: float, row: int) -> None:
+    """A step with a gradient that is not finite is left out by all ranks, wherever it lies."""
+    p = torch.nn.Parameter(distribute_tensor(torch.ones(6, 3), mesh, [Shard(0)]))
+    small = torch.nn.Parameter(distribute_tensor(torch.ones(1), mesh, [Shard(0)]))  # the second rank has none of it
+    optimizer = optim.AdamW([p, small], lr=0.1, nonfinite="skip")
+    grad = torch.ones(6, 3)
+    grad[row, 1] = bad
+    p.grad, small.grad = distribute_tensor(grad, mesh, [Shard(0)]), distribute_tensor(torch.ones(1), mesh, [Shard(0)])
+    optimizer.step()
+    assert optimizer.skipped == 1, "it was not seen"
+    assert bool((p.data.full_tensor() == 1).all())  # type: ignore[attr-defined]
+    optimizer.param_groups[0]["nonfinite"] = "error"
+    with pytest.raises(ValueError, match="gradients of 1 of 2 parameters"):
+        optimizer.step()
+
+
 def worker(rank: int, port: int, folder: str) -> None:
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "RANK": str(rank), "WORLD_SIZE": "2"}
     torch.set_num_threads(1)
@@ -147,6 +164,11 @@ def worker(rank: int, port: int, folder: str) -> None:
             shared(make, options, mesh)
         except Exception as error:
             report.append(f"{make.__name__} {options} shared: {type(error).__name__}: {str(error)[:300]}")
+    for bad, row in ((float("nan"), 0), (float("nan"), 5), (float("inf"), 5)):
+        try:
+            refused(mesh, bad, row)
+        except Exception as error:
+            report.append(f"{bad} in row {row}: {type(error).__name__}: {str(error)[:300]}")
     Path(folder, f"rank{rank}.txt").write_text("\n".join(report))
     dist.destroy_process_group()
 

@@ -38,6 +38,50 @@ def test_goes_on_to_the_bit(row: Row, dtype: torch.dtype, tmp_path: Path) -> Non
     goes_on_to_the_bit(row.build, dtype, tmp_path)
 
 
+AT_LR_0: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
+    "AdamW, independent": lambda params: optim.AdamW(params, lr=0.01, weight_decay=0.01, decay="independent"),
+    "Muon, independent": lambda params: optim.Muon(params, lr=0.01, weight_decay=0.01, decay="independent"),
+    "AdamCPR": lambda params: optim.AdamCPR(params, lr=0.01, bound=1e-3),
+    "RotationalAdamW": lambda params: optim.RotationalAdamW(params, lr=0.01, angle=0.02, norm=0.7),
+}
+"""What moves weights in a step of lr 0, too."""
+
+
+@pytest.mark.parametrize("name", AT_LR_0)
+def test_loading_moves_no_weight(name: str, tmp_path: Path) -> None:
+    """Torch steps an optimizer without state, at lr 0, so that there is one to load into."""
+    model = network(torch.float32)
+    train(model, AT_LR_0[name](model.parameters()), range(3))
+    before = copy.deepcopy(model.state_dict())
+    get_optimizer_state_dict(model, AT_LR_0[name](model.parameters()))
+    torch.testing.assert_close(model.state_dict(), before, rtol=0, atol=0)
+    goes_on_to_the_bit(AT_LR_0[name], torch.float32, tmp_path)
+
+
+def test_a_first_step_of_lr_0_with_a_gradient_is_a_step() -> None:
+    model = network(torch.float32)
+    before = model[0].weight.detach().clone()  # type: ignore[index]
+    train(model, optim.AdamW(model.parameters(), lr=0.0, weight_decay=0.01, decay="independent"), range(1))
+    torch.testing.assert_close(model[0].weight.detach(), 0.99 * before)  # type: ignore[index]
+
+
+def test_a_state_of_torchs_muon_is_muons() -> None:
+    torch.manual_seed(0)
+    ours, theirs = (torch.nn.Linear(6, 8, bias=False) for _ in range(2))
+    ours.load_state_dict(theirs.state_dict())
+    peer = torch.optim.Muon(theirs.parameters(), lr=0.01, weight_decay=0.1)
+    same = {"coefficients": "muon", "steps": 5, "bound": "frobenius", "dtype": torch.bfloat16}
+    optimizer = optim.Muon(ours.parameters(), lr=0.5, polar=same)
+    train(theirs, peer, range(3))
+    ours.load_state_dict(theirs.state_dict())
+    optimizer.load_state_dict(peer.state_dict())
+    assert [g["muon"] for g in optimizer.param_groups] == [True]
+    assert [g["lr"] for g in optimizer.param_groups] == [0.01]
+    train(theirs, peer, range(3, 4))
+    train(ours, optimizer, range(3, 4))
+    torch.testing.assert_close(ours.weight, theirs.weight, rtol=1e-3, atol=1e-3)
+
+
 WRAPPED: dict[str, Callable[[Any], optim.Rotational]] = {
     "AdamW": lambda params: optim.Rotational(torch.optim.AdamW(params, lr=0.01, weight_decay=0.1)),
     "SGD": lambda params: optim.Rotational(torch.optim.SGD(params, lr=0.01, momentum=0.9), angle=0.02),
