@@ -549,8 +549,9 @@ def test_an_optimizer_can_be_copied_while_watched(tmp_path: Path) -> None:
 
 def test_what_begins_at_zero_has_no_rotation(tmp_path: Path) -> None:
     """As in adapters: the first step gives it a direction."""
-    model = nn.Sequential(nn.Linear(8, 6, bias=False), nn.Linear(6, 4, bias=False))
-    nn.init.zeros_(model[1].weight)
+    last = nn.Linear(6, 4, bias=False)
+    nn.init.zeros_(last.weight)
+    model = nn.Sequential(nn.Linear(8, 6, bias=False), last)
     optimizer = adamw(model.parameters())
     with eq.watch(model, optimizer, tmp_path, every=1, strict=True):
         for step in range(4):

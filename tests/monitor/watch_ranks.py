@@ -3,8 +3,9 @@
 python watch_ranks.py RANK PORT FOLDER KIND...
 
 Kinds: fsdp, ddp, budget (FSDP2 at the default cadence), both (two optimizers), apart (float64, DTensors on a part of
-the ranks), and what fails on the second rank: before, after, spectra, send, look. The weights at the end are saved as KIND.pt by the first rank. In the last kind,
-crash, the second rank's training itself fails inside a step, and no rank waits for it.
+the ranks), and what fails on the second rank: before, after, spectra, send, look. The weights at the end are saved as
+KIND.pt by the first rank. In the last kind, crash, the second rank's training itself fails inside a step, and no rank
+waits for it.
 """
 
 import os
