@@ -1,13 +1,16 @@
 """`equipoise lab` as a user meets it."""
 
+import io
 import json
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
-from equipoise.lab.experiments import catalogue
+from equipoise.lab.experiments import Outcome, catalogue
+from equipoise.lab.show import render_outcome
 
 EQUIPOISE = Path(sys.executable).with_name("equipoise")
 
@@ -95,3 +98,14 @@ def test_what_is_wrong_is_one_line(tmp_path: Path) -> None:
         done = run(*arguments, cwd=tmp_path)
         assert done.returncode == 2
         assert done.stderr.strip() == f"equipoise: {message}"
+
+
+@pytest.mark.parametrize(("columns", "tabular"), [(3, True), (30, False)])
+def test_a_table_without_room_for_its_columns_is_a_list(columns: int, tabular: bool) -> None:
+    rows = [{f"column {i}": float(i + k) for i in range(columns)} for k in range(2)]
+    console = Console(width=80, file=io.StringIO())
+    console.print(render_outcome(Outcome(rows, ()), []))
+    said = console.file.getvalue()  # type: ignore[attr-defined]
+    assert ("│" in said) is tabular
+    assert f"{columns - 1}" in said
+    assert tabular or f"column {columns - 1} {columns}" in " ".join(said.split())

@@ -78,7 +78,7 @@ class _Fitting:
         table = Table(*self._rows[0])
         for row in self._rows:
             table.add_row(*row.values())
-        if Measurement.get(console, options, table).minimum <= options.max_width:
+        if Measurement.get(console, options.update_width(10_000), table).minimum <= options.max_width:
             yield table
             return
         for row in self._rows:
