@@ -9,7 +9,8 @@ import torch
 
 from equipoise import geometry
 from equipoise.geometry import Norm
-from equipoise.optim.base import RuleOptimizer, state_dtype, with_params, without_autocast
+from equipoise.optim.base import RuleOptimizer, state_dtype, without_autocast
+from equipoise.optim.checks import with_params
 from equipoise.optim.matrix_rules import SCALES, DualRule, MuonRule, averaged, matrices
 from equipoise.optim.moves import Decay, Move
 from equipoise.optim.optimizers import Params, adam_options, common

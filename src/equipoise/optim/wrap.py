@@ -14,7 +14,8 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from equipoise import theory
-from equipoise.optim.base import LOW_PRECISION, RuleOptimizer, check_granularity, evaluated, without_autocast
+from equipoise.optim.base import LOW_PRECISION, RuleOptimizer, evaluated, without_autocast
+from equipoise.optim.checks import check_granularity
 from equipoise.optim.moves import Piece, turns
 from equipoise.optim.rotate import Rotate, RowMove, settled
 from equipoise.optim.rows import center_rows
