@@ -9,6 +9,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from equipoise.planner import Group, Setting, Tensor, write_setting
+from equipoise.planner.setting import WITHOUT
 from equipoise.schedules import NAMES
 from equipoise.theory import OPTIMIZERS, _check
 
@@ -153,10 +154,11 @@ def _groups_code(setting: Setting) -> str:
 def _command(setting: Setting) -> str:
     g, s = setting.groups[0], dict(setting.source or {})
     words = ["equipoise", "plan", "--optimizer", g.optimizer, "--lr", repr(g.lr), "--wd", repr(g.weight_decay)]
-    words += ["--beta1", repr(g.betas[0]), "--beta2", repr(g.betas[1])]
+    for factor, value in zip(WITHOUT, g.betas, strict=True):
+        words += [] if g.optimizer in WITHOUT[factor] else [f"--{factor}", repr(value)]
     words += ["--nesterov"] if g.nesterov else []
     words += ["--decay", g.decay] if g.decay != "lr" else []
-    words += ["--lr-max", repr(g.lr_max)] if g.lr_max is not None else []
+    words += ["--lr-max", repr(g.lr_max)] if g.lr_max is not None and g.decay == "corrected" else []
     words += ["--steps", str(setting.steps), "--schedule", str(s.pop("name"))]
     for key in ("warmup", "final"):
         if (value := s.pop(key)) is not None:

@@ -147,9 +147,6 @@ def plan(
         print_rich(plans[0][1])
 
 
-NO_FIRST, NO_SECOND = ("rmsprop", "ngd"), ("sgdm", "signsgdm", "muon", "ngd")
-"""Optimizers without that averaging factor."""
-
 BETAS = {"lion": (0.9, 0.99), "muon": (0.95, 0.999)}
 """What optimizers use where nobody says, as torch and the papers have it; the rest (0.9, 0.999)."""
 
@@ -160,6 +157,7 @@ def _from_flags(
     **rest: Any,
 ) -> Any:  # fmt: skip
     from equipoise.planner import Setting, Tensor
+    from equipoise.planner.setting import WITHOUT
     from equipoise.theory import _check
 
     missing = [flag for flag, value in (("--lr", lr), ("--steps", steps)) if value is None]
@@ -168,9 +166,9 @@ def _from_flags(
     assert lr is not None
     name = {"sgd": "sgdm"}.get(optimizer.lower(), optimizer.lower())
     first, second = BETAS.get(name, (0.9, 0.999))
-    for flag, value, without in (("--beta1", beta1, NO_FIRST), ("--beta2", beta2, NO_SECOND)):
-        if value is not None and name in without:
-            raise ValueError(f"{flag} = {value}: must be left out, as {name} has none")
+    for factor, value in (("beta1", beta1), ("beta2", beta2)):
+        if value is not None and name in WITHOUT[factor]:
+            raise ValueError(f"--{factor} = {value}: must be left out, as {name} has none")
     if rest["lr_max"] is not None and rest["decay"] != "corrected":
         raise ValueError(f"--lr-max = {rest['lr_max']}: must be left out but with --decay corrected")
     betas = (first if beta1 is None else beta1, second if beta2 is None else beta2)

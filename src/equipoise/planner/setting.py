@@ -21,6 +21,9 @@ KINDS = ("matrix", "embedding", "gain", "bias")
 """What a tensor is for. Gains and biases have no direction to rotate; they are told by their update size."""
 
 
+WITHOUT = {"beta1": ("rmsprop", "ngd"), "beta2": ("sgdm", "signsgdm", "muon", "ngd")}
+"""Optimizers that do not have an averaging factor."""
+
 DTYPES = ("float64", "float32", "bfloat16", "float16")
 """Types that weights are stored in."""
 
