@@ -35,7 +35,7 @@ def train(model: torch.nn.Module, optimizer: torch.optim.Optimizer, steps: range
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("row", [r for r in PLAIN + CONTROLLED + MATRIX if "zero_init" not in r.name], ids=str)
 def test_goes_on_to_the_bit(row: Row, dtype: torch.dtype, tmp_path: Path) -> None:
-    goes_on_to_the_bit(row.build, dtype, tmp_path)
+    goes_on_to_the_bit(lambda model: row.build(model.parameters()), dtype, tmp_path)
 
 
 AT_LR_0: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
@@ -56,7 +56,7 @@ def test_loading_moves_no_weight(name: str, tmp_path: Path) -> None:
     before = copy.deepcopy(model.state_dict())
     get_optimizer_state_dict(model, AT_LR_0[name](model.parameters()))
     torch.testing.assert_close(model.state_dict(), before, rtol=0, atol=0)
-    goes_on_to_the_bit(AT_LR_0[name], torch.float32, tmp_path)
+    goes_on_to_the_bit(lambda model: AT_LR_0[name](model.parameters()), torch.float32, tmp_path)
 
 
 def test_a_first_step_of_lr_0_with_a_gradient_is_a_step() -> None:
@@ -95,7 +95,8 @@ WRAPPED: dict[str, Callable[[Any], optim.Rotational]] = {
 @pytest.mark.parametrize("flat", [False, True])
 @pytest.mark.parametrize("name", WRAPPED)
 def test_a_wrapped_optimizer_goes_on_to_the_bit(name: str, flat: bool, tmp_path: Path) -> None:
-    goes_on_to_the_bit(WRAPPED[name], torch.float32, tmp_path, StateDictOptions(flatten_optimizer_state_dict=flat))
+    options = StateDictOptions(flatten_optimizer_state_dict=flat)
+    goes_on_to_the_bit(lambda model: WRAPPED[name](model.parameters()), torch.float32, tmp_path, options)
 
 
 def test_looking_at_the_state_of_a_wrapped_optimizer_takes_no_step() -> None:
@@ -109,14 +110,22 @@ def test_looking_at_the_state_of_a_wrapped_optimizer_takes_no_step() -> None:
     torch.testing.assert_close(inner.state_dict()["state"], before, rtol=0, atol=0)
 
 
+@pytest.mark.parametrize("flat", [False, True])
+@pytest.mark.parametrize("make", [optim.AdamW, optim.Muon, optim.SteepestDescent])
+def test_named_parameters_go_on_to_the_bit(make: Any, flat: bool, tmp_path: Path) -> None:
+    """Each split group has the names of its own."""
+    options = StateDictOptions(flatten_optimizer_state_dict=flat)
+    goes_on_to_the_bit(lambda model: make(model.named_parameters(), lr=0.01), torch.float32, tmp_path, options)
+
+
 def goes_on_to_the_bit(
-    build: Callable[[Any], torch.optim.Optimizer],
+    build: Callable[[torch.nn.Module], torch.optim.Optimizer],
     dtype: torch.dtype,
     tmp_path: Path,
     options: StateDictOptions | None = None,
 ) -> None:
     model = network(dtype)
-    optimizer = build(model.parameters())
+    optimizer = build(model)
     train(model, optimizer, range(4))
     averages = get_optimizer_state_dict(model, optimizer, options=options)
     dcp.save({"model": model, "optimizer": averages}, checkpoint_id=tmp_path / "a")
@@ -124,7 +133,7 @@ def goes_on_to_the_bit(
     train(model, optimizer, range(4, 8))
 
     other = network(dtype)
-    again = build(other.parameters())
+    again = build(other)
     averages = get_optimizer_state_dict(other, again, options=options)  # what is not here is not loaded
     dcp.load({"model": other, "optimizer": averages}, checkpoint_id=tmp_path / "a")
     set_optimizer_state_dict(other, again, averages, options=options)

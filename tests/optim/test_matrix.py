@@ -178,6 +178,70 @@ def test_one_group_is_split_by_dimensions_and_names_stay() -> None:
     assert optimizer.param_groups[1]["lr"] == 3e-4
 
 
+def test_of_a_group_that_is_split_the_rest_takes_adams_options() -> None:
+    """A group's own lr and decay are for its matrices; what only Adam has is the group's."""
+    w, b = parameters([(6, 4), (6,)])
+    adam = {"lr": 1e-3, "weight_decay": 0.0, "decay": "lr"}
+    group = {"params": [w, b], "lr": 0.5, "weight_decay": 0.3, "decay": "corrected", "lr_max": 2.0, "eps": 1e-5}
+    matrices, rest = eq.Muon([group], adam=adam).param_groups
+    assert {k: matrices[k] for k in ("lr", "weight_decay", "decay", "lr_max")} == {
+        "lr": 0.5, "weight_decay": 0.3, "decay": "corrected", "lr_max": 2.0,
+    }  # fmt: skip
+    assert {k: rest[k] for k in ("lr_max", "eps", *adam)} == {"lr_max": None, "eps": 1e-5, **adam}
+    matrices, rest = eq.Muon([{"params": [w, b], "lr": 0.5, "weight_decay": 0.3}]).param_groups
+    assert (rest["lr"], rest["weight_decay"], rest["betas"]) == (3e-4, 0.3, (0.9, 0.95))  # adam says no decay
+    for whole in ({"muon": False}, {"role": "head"}):  # not split: what is said stays
+        (kept,) = eq.Muon([{"params": [w, b], "lr": 0.5, "weight_decay": 0.3, **whole}], adam=adam).param_groups
+        assert (kept["lr"], kept["weight_decay"]) == (0.5, 0.3)
+    (_, rest) = eq.Muon([w, b], lr=0.5, decay="corrected", lr_max=0.5, adam={"lr": 0.01}).param_groups
+    assert rest["lr_max"] == 0.01  # not that of the matrices
+
+
+NAMED: dict[str, Any] = {
+    "pairs": lambda m: m.named_parameters(),
+    "a group of pairs": lambda m: [{"params": m.named_parameters(), "lr": 0.1}],
+    "names beside": lambda m: [{"params": m.parameters(), "param_names": [n for n, _ in m.named_parameters()]}],
+    "names in a generator": lambda m: [{"params": m.parameters(), "param_names": (n for n, _ in m.named_parameters())}],
+}
+
+
+@pytest.mark.parametrize("make", [eq.Muon, eq.RotationalMuon, eq.HyperballMuon, eq.SteepestDescent])
+@pytest.mark.parametrize("how", NAMED)
+def test_each_split_group_has_its_own_names(make: Any, how: str) -> None:
+    def model() -> torch.nn.Module:
+        return torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.LayerNorm(8), torch.nn.Linear(8, 2))
+
+    def names(groups: Any) -> list[list[str]]:
+        return [g["param_names"] for g in groups]
+
+    expected = [["0.weight", "2.weight"], ["0.bias", "1.weight", "1.bias", "2.bias"]]
+    one, two = model(), model()
+    optimizer, fresh = make(NAMED[how](one)), make(NAMED[how](two))
+    run(optimizer, list(one.parameters()))
+    state = optimizer.state_dict()
+    assert names(optimizer.param_groups) == names(state["param_groups"]) == expected
+    fresh.load_state_dict(state)
+    assert names(fresh.param_groups) == expected
+    extra = torch.nn.Linear(2, 2)
+    optimizer.add_param_group({"params": extra.named_parameters("extra")})
+    assert names(optimizer.param_groups) == [*expected, ["extra.weight"], ["extra.bias"]]
+
+
+@pytest.mark.parametrize("make", [eq.Muon, eq.SteepestDescent])
+def test_of_a_split_group_all_is_added_or_nothing(make: Any) -> None:
+    w, b, more, bias = parameters([(6, 4), (6,), (3, 4), (3,)])
+    optimizer = make([w, b])
+    for bad in (
+        {"params": [more, b]},
+        {"params": [more, bias], "param_names": ["one"]},
+        {"params": [("more", more), bias]},
+        {"params": [more, bias, bias]},
+    ):
+        with pytest.raises(ValueError, match=r"more than one parameter group|names|twice"):
+            optimizer.add_param_group(bad)
+        assert len(optimizer.param_groups) == 2
+
+
 @pytest.mark.parametrize(("shape", "nesterov"), [((32, 32), False), ((48, 24), True), ((24, 96), False)])
 def test_rotational_muon_turns_by_muons_equilibrium(shape: tuple[int, int], nesterov: bool) -> None:
     """Random-walk gradients: the mean angle of the rows is theory's for the plain optimizer."""

@@ -27,24 +27,41 @@ def listed(params: Any) -> list[Any]:
 
 
 def with_params(group: Any) -> dict[str, Any]:
-    """A group whose parameters are a list, refused if they are none."""
+    """A group whose parameters are a list, and their names another, if it has them; refused if they are none."""
     if not isinstance(group, dict) or "params" not in group:
         raise ValueError(f"group = {group!r}: must be a dict with 'params'")
     params = group["params"]
     if isinstance(params, str | set) or not isinstance(params, Iterable):
         raise ValueError(f"params = {params!r}: must be parameters, or (name, parameter) pairs, in a list")
-    listed = [params] if torch.is_tensor(params) else list(params)
-    for item in listed:
-        p = item[1] if isinstance(item, tuple) and len(item) == 2 else item
-        if not torch.is_tensor(p):
-            raise ValueError(f"params has {item!r}: must be a parameter, or a (name, parameter) pair")
-        if not p.is_leaf:
-            shape = tuple(p.shape)
-            raise ValueError(f"params has a tensor of shape {shape} that was computed: must be a parameter itself")
-        if not p.is_floating_point():
-            more = "; optimize real and imaginary parts" if p.is_complex() else ""
-            raise ValueError(f"params has one of {p.dtype}: must be floating point, others are not supported{more}")
-    return group | {"params": listed}
+    given = [params] if torch.is_tensor(params) else list(params)
+    pairs = [item for item in given if isinstance(item, tuple) and len(item) == 2]
+    if pairs and len(pairs) != len(given):
+        raise ValueError(f"params has {len(pairs)} names for {len(given)} parameters: must be one for each, or none")
+    listed = [p for _, p in pairs] if pairs else given
+    for p in listed:
+        _check_param(p)
+    if len({id(p) for p in listed}) != len(listed):
+        raise ValueError("params has a parameter twice: must have each once; are two layers tied?")
+    if pairs:
+        return group | {"params": listed, "param_names": [name for name, _ in pairs]}
+    if "param_names" not in group:
+        return group | {"params": listed}
+    names = group["param_names"]
+    names = [names] if isinstance(names, str) else list(names)
+    if len(names) != len(listed):
+        raise ValueError(f"param_names has {len(names)} names: must be one for each of the {len(listed)} parameters")
+    return group | {"params": listed, "param_names": names}
+
+
+def _check_param(p: Any) -> None:
+    if not torch.is_tensor(p):
+        raise ValueError(f"params has {p!r}: must be a parameter, or a (name, parameter) pair")
+    if not p.is_leaf:
+        shape = tuple(p.shape)
+        raise ValueError(f"params has a tensor of shape {shape} that was computed: must be a parameter itself")
+    if not p.is_floating_point():
+        more = "; optimize real and imaginary parts" if p.is_complex() else ""
+        raise ValueError(f"params has one of {p.dtype}: must be floating point, others are not supported{more}")
 
 
 def check_group(group: dict[str, Any]) -> None:

@@ -58,6 +58,9 @@ class _MuonFamily(RuleOptimizer):
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add a group. Without a role and without `muon`, it is split into matrices and the rest.
 
+        Of a group that is split, `lr`, `weight_decay`, `decay` and `lr_max` are for its matrices; the rest takes those
+        of `adam`, where that says them. A group that is not split keeps what it says.
+
         Args:
             param_group: as for any torch optimizer; `role` as `param_groups` gives it, or `muon` True or False.
         """
@@ -65,14 +68,11 @@ class _MuonFamily(RuleOptimizer):
         if muon is None and role is not None:
             muon = role in ("matrix", "conv")
         if muon is None:
-            for part in _by_dimensions(param_group):
-                self.add_param_group(part)
+            _add_all(self, [part if part["muon"] else part | self._for_adam() for part in _by_dimensions(param_group)])
             return
         group = dict(param_group) | {"muon": bool(muon)}
         if not muon:
-            for name in ("lr", "weight_decay", "decay"):
-                if name in self._adam:
-                    group.setdefault(name, self._adam[name])
+            group = self._for_adam() | group
         super().add_param_group(group)
         added = self.param_groups[-1]
         try:
@@ -81,19 +81,33 @@ class _MuonFamily(RuleOptimizer):
             self.param_groups.pop()
             raise
 
+    def _for_adam(self) -> dict[str, Any]:
+        """What a group that takes Adam's step has of its own, where matrices have another."""
+        own = {name: self._adam[name] for name in ("lr", "weight_decay", "decay") if name in self._adam}
+        return own | {"lr_max": None}
+
 
 def _by_dimensions(group: dict[str, Any]) -> list[dict[str, Any]]:
-    """A group as one of matrices and one of the rest, those that are not empty."""
+    """A group as one of matrices and one of the rest, each with its own names; what is empty is left out."""
     group = with_params(group)
-    listed = list(group["params"])
-    names = group.get("param_names")
     parts = []
     for muon in (True, False):
-        chosen = [i for i, p in enumerate(listed) if ((p[1] if isinstance(p, tuple) else p).ndim >= 2) is muon]
-        if chosen:
-            part = group | {"params": [listed[i] for i in chosen], "muon": muon}
-            parts.append(part if names is None else part | {"param_names": [names[i] for i in chosen]})
+        chosen = [i for i, p in enumerate(group["params"]) if (p.ndim >= 2) is muon]
+        lists = {name: [group[name][i] for i in chosen] for name in ("params", "param_names") if name in group}
+        if chosen or (muon and not group["params"]):  # a group without parameters stays one
+            parts.append(group | lists | {"muon": muon})
     return parts
+
+
+def _add_all(optimizer: RuleOptimizer, groups: list[dict[str, Any]]) -> None:
+    """Add all of the groups, or none where one is refused."""
+    before = len(optimizer.param_groups)
+    try:
+        for group in groups:
+            optimizer.add_param_group(group)
+    except ValueError:
+        del optimizer.param_groups[before:]
+        raise
 
 
 def _check_muon(group: dict[str, Any]) -> None:
@@ -122,7 +136,8 @@ class Muon(_MuonFamily):
     Args:
         params: parameters or groups. A group may say `muon` (True, False), `split` (equal parts of the rows that are
             matrices of their own: 3 for fused QKV, or heads), `flatten` (a three-dimensional parameter is one matrix
-            and not a stack of them, as experts are).
+            and not a stack of them, as experts are). The lr and decay of a group without role and `muon` are for its
+            matrices; the rest of it takes `adam`'s.
         lr: learning rate η of matrices.
         momentum: β.
         nesterov: orthogonalise βm + (1−β)g instead of m.
@@ -299,9 +314,8 @@ class SteepestDescent(RuleOptimizer):
         chosen = param_group.get("norm", self.defaults["norm"])
         role = param_group.get("role")
         if chosen is None and role is None:
-            for part in _by_dimensions(param_group):
-                matrix = part.pop("muon")
-                self.add_param_group(part | {"norm": "spectral" if matrix else "rms"})
+            parts = [(part.pop("muon"), part) for part in _by_dimensions(param_group)]
+            _add_all(self, [part | {"norm": "spectral" if matrix else "rms"} for matrix, part in parts])
             return
         if chosen is None:
             chosen = NORMS[_check.choice("role", role, NORMS)]
