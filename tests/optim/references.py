@@ -107,3 +107,28 @@ def adam_direction(betas: tuple[float, float], eps: float) -> Callable[[], Calla
         return u
 
     return start
+
+
+def adam_cpr(w: Array, grads: Array, *, lr: float, betas: tuple[float, float], eps: float, bound: str | float,
+             rate: float, stretch: int) -> tuple[Array, float | None]:  # fmt: skip
+    """Constrained Parameter Regularization in its authors' words: R is the sum of squares, and μ is over the size."""
+    u, mu, lam = adam_direction(betas, eps)(), rate / w.size, 0.0
+    kappa = None if isinstance(bound, str) else bound * w.size
+    smooth = earlier = growth_before = 0.0
+    for t, g in enumerate(grads, start=1):
+        w = w - lr * u(g, t)
+        if kappa is not None:
+            lam = max(0.0, lam + mu * (np.sum(w**2) - kappa))
+            w = w - 2 * lam * w
+        elif bound == "warm_start" and t == stretch:
+            kappa = np.sum(w**2)
+        elif bound == "inflection":
+            smooth = 0.99 * smooth + 0.01 * np.linalg.norm(w) if t >= stretch else np.linalg.norm(w)
+            if t in range(2 * stretch, len(grads) + 1, stretch):
+                growth = (smooth - earlier) / smooth
+                if t > 3 * stretch and growth_before > growth > 0.01:
+                    kappa = np.sum(w**2)
+                earlier = smooth
+                if t > 2 * stretch:
+                    growth_before = growth
+    return w, kappa

@@ -8,8 +8,10 @@ import pytest
 import references
 import torch
 from table import TURN
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from equipoise import optim, schedules, theory
+from equipoise.optim.moves import Piece
 from equipoise.optim.rotate import settled
 from equipoise.theory import rotation_angle
 
@@ -221,16 +223,89 @@ def test_constraint_holds_the_norm_at_its_bound() -> None:
     assert twin.detach().square().mean().item() > 1.1 * bound
 
 
-def test_inflection_point_is_found_where_growth_slows() -> None:
-    w = torch.nn.Parameter(torch.full((4, 4), 0.01))
-    optimizer = optim.AdamCPR([w], lr=1e-9, warm_start=1)
-    w.grad = torch.zeros(4, 4)
-    growth = [1.0, 2.0, 4.0, 7.0, 9.0, 10.0]  # of the mean square: differences 1, 2, 3, 2: slows at the fifth
-    for size in growth:
-        with torch.no_grad():
-            w.fill_(math.sqrt(size))
+def growing(w: torch.Tensor, steps: int) -> list[torch.Tensor]:
+    """Gradients that let weights grow for a while, and faster at first than later."""
+    generator = torch.Generator().manual_seed(3)
+    noise = [torch.randn(w.shape, generator=generator, dtype=torch.float64) for _ in range(steps)]
+    return [0.3 * x - torch.ones_like(w) * min(1.0, t / 60) for t, x in enumerate(noise)]
+
+
+@pytest.mark.parametrize("bound", ["inflection", "warm_start", 0.02])
+@pytest.mark.parametrize("foreach", [True, False])
+def test_constraint_is_its_authors(bound: Any, foreach: bool) -> None:
+    generator = torch.Generator().manual_seed(0)
+    start = [0.05 * torch.randn(shape, generator=generator, dtype=torch.float64) for shape in ((6, 8), (4, 3, 5))]
+    params = [torch.nn.Parameter(w.clone()) for w in start]
+    options: dict[str, Any] = {"lr": 0.01, "betas": (0.8, 0.9), "eps": 1e-6, "bound": bound, "rate": 0.5}
+    optimizer = optim.AdamCPR(params, warm_start=20, foreach=foreach, **options)
+    grads = [growing(w, 200) for w in start]
+    for t in range(200):
+        for p, g in zip(params, grads, strict=True):
+            p.grad = g[t].clone()
         optimizer.step()
-    assert optimizer.state[w]["bound"].item() == pytest.approx(9.0, rel=1e-4)
+    for p, w, g in zip(params, start, grads, strict=True):
+        expected, kappa = references.adam_cpr(w.numpy(), np.stack([x.numpy() for x in g]), stretch=20, **options)
+        assert kappa is not None
+        assert optimizer.state[p]["bound"].item() == pytest.approx(kappa / p.numel(), rel=1e-10)
+        np.testing.assert_allclose(p.detach().numpy(), expected, rtol=1e-9, atol=1e-12)
+        assert optimizer.state[p]["multiplier"].item() > 0
+
+
+def test_inflection_is_looked_for_from_the_fourth_stretch() -> None:
+    """Of norms 1, 2, 4, 7, 9, 10 at the ends of stretches: what slows before the fourth is not seen, nor is a halt."""
+
+    def bound(norms: list[float]) -> float:
+        w = torch.nn.Parameter(torch.full((4, 4), 0.01))
+        optimizer = optim.AdamCPR([w], lr=1e-9, warm_start=500)
+        w.grad = torch.zeros(4, 4)
+        for norm in norms:
+            for _ in range(500):
+                with torch.no_grad():
+                    w.fill_(norm)
+                optimizer.step()
+        return optimizer.state[w]["bound"].item()
+
+    assert bound([1.0, 1.9, 1.99]) == math.inf
+    assert bound([1.0, 2.0, 3.0, 4.0]) == pytest.approx(16.0, rel=1e-2)
+    assert bound([1.0, 2.0, 3.0, 6.0, 7.0]) == pytest.approx(49.0, rel=1e-2)
+    assert bound([1.0, 2.0, 3.0, 3.0]) == math.inf  # no growth
+
+
+def test_constraint_takes_a_state_of_adam_for_what_it_is() -> None:
+    """Stretches count from there: the first growth that is measured is none to compare with."""
+    w = torch.nn.Parameter(torch.ones(4, 4))
+    w.grad = torch.zeros(4, 4)
+    adam = torch.optim.Adam([w], lr=1e-9)
+    adam.step()
+    state = adam.state_dict()
+    state["state"][0]["step"] = torch.tensor(1000.0)
+    optimizer = optim.AdamCPR([w], warm_start=10)
+    optimizer.load_state_dict(state)
+    for _ in range(30):
+        with torch.no_grad():
+            w.mul_(1.01)
+        optimizer.step()
+        assert optimizer.state[w]["bound"].item() == math.inf
+
+
+def test_holding_a_bound_never_waits_for_the_device() -> None:
+    class NoSync(TorchDispatchMode):
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            assert func is not torch.ops.aten._local_scalar_dense.default
+            return func(*args, **(kwargs or {}))
+
+    group = optim.AdamCPR([w := matrix()], warm_start=1).param_groups[0]
+    piece = Piece(w.detach(), {})
+    for bound in ("inflection", "warm_start", 0.5):
+        for t in range(1, 6):
+            with NoSync():
+                optim.Constrain().hold(piece, t, group | {"bound": bound})
+
+
+def test_the_constraints_defaults_are_the_authors() -> None:
+    assert [
+        optim.AdamCPR([matrix()], bound=bound).param_groups[0]["warm_start"] for bound in ("inflection", "warm_start")
+    ] == [200, 1000]
 
 
 @pytest.mark.parametrize(

@@ -129,6 +129,8 @@ def _check_constraint(group: dict[str, Any]) -> None:
     else:
         _check.number("bound", group["bound"], low=0, open_low=True)
     group["rate"] = _check.number("rate", group["rate"], low=0)
+    if group["warm_start"] is None:
+        group["warm_start"] = 1000 if group["bound"] == "warm_start" else 200
     _check.whole("warm_start", group["warm_start"], low=1)
     if group["weight_decay"]:
         raise ValueError(f"weight_decay = {group['weight_decay']!r}: must be 0; the bound takes its place")

@@ -235,13 +235,18 @@ class AdamCPR(RuleOptimizer):
         lr: learning rate η.
         betas: averaging factors.
         eps: ε.
-        bound: κ of the mean square, or how to find it: "inflection" (where it first grows more slowly than before)
-            or "warm_start".
+        bound: κ of the mean square, or how to find it: "inflection" (where it first grows more slowly than before, from
+            the fourth stretch on) or "warm_start".
         rate: μ, of the multiplier.
-        warm_start: the step at which, or the stretch of steps over which, the bound is looked for.
+        warm_start: the step at which the bound is taken (None: 1000), or for "inflection" the stretch of steps over
+            which growth is looked at (None: 200).
         **options: as for `SGDM`.
 
-    Reference: Franke et al. 2024, Constrained Parameter Regularization, Alg. 1.
+    The defaults are the authors', but lr, which is Adam's 1e-3 here as in their README, and 1e-4 in their code. Their κ
+    is of the sum of squares and their μ is divided by the number of weights: the same as ours of the mean square.
+
+    Reference: Franke et al. 2024, Constrained Parameter Regularization, Alg. 1; `moves.Constrain` has the rule for the
+    inflection, and where we deviate.
     """
 
     def __init__(
@@ -253,7 +258,7 @@ class AdamCPR(RuleOptimizer):
         eps: float = 1e-8,
         bound: float | str = "inflection",
         rate: float = 1.0,
-        warm_start: int = 100,
+        warm_start: int | None = None,
         **options: Any,
     ):
         own = adam_options(True, True, False, betas, eps) | Constrain.defaults
