@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+import equipoise as eq
 from equipoise import optim, theory
 from equipoise.theory import bias_factor, eps_factor, rotation_angle
 
@@ -56,6 +57,28 @@ def test_measured_equilibrium_equals_theory(make: Any, options: dict, predicted:
     tolerance = 0.05 if predicted.get("decay") == "cautious" or predicted["optimizer"] == "adam_l2" else 0.02
     assert np.sqrt(np.mean(norms)) == pytest.approx(expected.norm, rel=tolerance)
     assert np.mean(angles) == pytest.approx(expected.rotation, rel=tolerance)
+
+
+@pytest.mark.parametrize(
+    ("make", "name"),
+    [(optim.Adam, "adam"), (optim.AdamW, "adamw"), (optim.RotationalAdamW, "adamw"),
+     (optim.RotationalAdamL2, "adam_l2"), (optim.Lion, "lion"), (optim.RotationalLion, "lion")],
+)  # fmt: skip
+def test_betas_that_are_left_out_are_the_optimizers_own(make: Any, name: str) -> None:
+    """Where nobody says, theory, plans and schedules speak of the optimizer as its class is by default."""
+    own = make([torch.nn.Parameter(torch.ones(2, 2))]).defaults["betas"]
+    common: dict[str, Any] = {"lr": 1e-4, "weight_decay": 1.0, "size": 64}
+    assert theory.default_betas(name) == own
+    assert theory.stationary(name, **common) == theory.stationary(name, betas=own, **common)
+    run: dict[str, Any] = {"steps": 50, "init_norm": 1.0, **common}
+    assert (theory.forecast(name, **run).norm == theory.forecast(name, betas=own, **run).norm).all()
+    assert eq.planner.Group(optimizer=name).betas == own
+    if name != "adam_l2":
+        turned = [
+            eq.schedules.variant_rotation(1e-3, weight_decay=0.1, steps=1, optimizer=name, **more)
+            for more in ({}, {"betas": own})
+        ]
+        assert turned[0] == turned[1]
 
 
 def test_bias_correction_is_the_schedule_rho() -> None:

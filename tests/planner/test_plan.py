@@ -321,6 +321,20 @@ def test_toml_round_trip(tmp_path: Path) -> None:
     assert read_setting(file) == setting
 
 
+@pytest.mark.parametrize("betas", [None, (0.9, 0.99), (0.9, 0.999)])
+@pytest.mark.parametrize("name", ["lion", "adamw"])
+def test_betas_go_through_toml(name: str, betas: Any, tmp_path: Path) -> None:
+    """What is left out there is the optimizer's own, and is left out for that alone."""
+    setting = Setting.make(optimizer=name, lr=1e-4, weight_decay=1.0, betas=betas, steps=50)
+    file = tmp_path / "a.toml"
+    file.write_text(write_setting(setting))
+    assert read_setting(file) == setting
+    own = eq.theory.default_betas(name)
+    assert ("betas" in file.read_text()) is (betas not in (None, own))
+    file.write_text(f"[optimizer]\nname = '{name}'\nmomentum = 0.8\n[run]\nsteps = 5\n")
+    assert read_setting(file).groups[0].betas == (0.8, own[1])
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [

@@ -147,8 +147,8 @@ def plan(
         print_rich(plans[0][1])
 
 
-BETAS = {"lion": (0.9, 0.99), "muon": (0.95, 0.999)}
-"""What optimizers use where nobody says, as torch and the papers have it; the rest (0.9, 0.999)."""
+MOMENTUM = {"muon": 0.95}
+"""What optimizers use where nobody says and theory says otherwise, as torch and the papers have it."""
 
 
 def _from_flags(
@@ -158,14 +158,15 @@ def _from_flags(
 ) -> Any:  # fmt: skip
     from equipoise.planner import Setting, Tensor
     from equipoise.planner.setting import WITHOUT
-    from equipoise.theory import _check
+    from equipoise.theory import _check, default_betas
 
     missing = [flag for flag, value in (("--lr", lr), ("--steps", steps)) if value is None]
     if missing:
         raise ValueError(f"{' and '.join(missing)} must be given, or a TOML file (see equipoise plan --help)")
     assert lr is not None
     name = {"sgd": "sgdm"}.get(optimizer.lower(), optimizer.lower())
-    first, second = BETAS.get(name, (0.9, 0.999))
+    first, second = default_betas(name)
+    first = MOMENTUM.get(name, first)
     for factor, value in (("beta1", beta1), ("beta2", beta2)):
         if value is not None and name in WITHOUT[factor]:
             raise ValueError(f"--{factor} = {value}: must be left out, as {name} has none")

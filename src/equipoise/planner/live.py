@@ -168,7 +168,7 @@ def _group(kind: type, group: dict[str, Any]) -> tuple[Group, list[str]]:
     """One parameter group in theory's words."""
     name, notes = kind.__name__, []
     lr, wd = float(group.get("lr", 1e-3)), float(group.get("weight_decay", 0.0) or 0.0)
-    betas = tuple(float(b) for b in group["betas"][:2]) if "betas" in group else (0.9, 0.999)
+    betas = tuple(float(b) for b in group["betas"][:2]) if "betas" in group else None
     momentum = float(group.get("momentum", 0.0) or 0.0)
     fields: dict[str, Any] = {"betas": betas}
     lowered = name.lower()
@@ -193,7 +193,7 @@ def _group(kind: type, group: dict[str, Any]) -> tuple[Group, list[str]]:
     elif "lion" in lowered:
         optimizer = "lion"
     elif "sign" in lowered:
-        optimizer, fields = "signsgdm", {"betas": (momentum or betas[0], 0.999)}
+        optimizer, fields = "signsgdm", {"betas": (momentum or (betas or (0.9,))[0], 0.999)}
     elif "betas" in group:
         optimizer = "adamw"
         notes.append(f"{name} is not known to the theory: read as AdamW with its lr, weight_decay and betas")

@@ -14,7 +14,7 @@ import numpy as np
 
 from equipoise import schedules
 from equipoise.schedules import Schedule
-from equipoise.theory import DECAYS, OPTIMIZERS, _check
+from equipoise.theory import DECAYS, OPTIMIZERS, _check, default_betas
 from equipoise.theory._check import Array
 
 KINDS = ("matrix", "embedding", "gain", "bias")
@@ -39,7 +39,7 @@ class Group:
         optimizer: name as in `theory.OPTIMIZERS`.
         lr: learning rate where the schedule is 1.
         weight_decay: weight decay.
-        betas: averaging factors; the first is momentum for SGDM, SignSGDM and Muon.
+        betas: averaging factors; the first is momentum for SGDM, SignSGDM and Muon. None: `theory.default_betas`.
         eps: Adam's ε.
         nesterov: Nesterov momentum.
         decay: decay kind as in `theory.DECAYS`.
@@ -52,7 +52,7 @@ class Group:
     optimizer: str = "adamw"
     lr: float = 1e-3
     weight_decay: float = 0.0
-    betas: tuple[float, float] = (0.9, 0.999)
+    betas: tuple[float, float] = None  # type: ignore[assignment]  # the optimizer's own, which is known below
     eps: float = 1e-8
     nesterov: bool = False
     decay: str = "lr"
@@ -72,7 +72,9 @@ class Group:
         _check.number("lr", self.lr, low=0)
         _check.number("weight_decay", self.weight_decay, low=0)
         _check.number("eps", self.eps, low=0)
-        object.__setattr__(self, "betas", _check.betas(self.betas))
+        given: Any = self.betas
+        betas = default_betas(self.optimizer) if given is None else given
+        object.__setattr__(self, "betas", _check.betas(betas))
 
     @property
     def is_coupled(self) -> bool:

@@ -9,7 +9,7 @@ from typing import Any
 
 from equipoise.planner.setting import Group, Setting, Tensor
 from equipoise.schedules import NAMES
-from equipoise.theory import _check
+from equipoise.theory import _check, default_betas
 
 _GROUP = {f.name for f in fields(Group)} - {"optimizer", "name"} | {"momentum"}
 _TENSOR = {f.name for f in fields(Tensor)}
@@ -76,7 +76,7 @@ def _setting(data: dict[str, Any]) -> Setting:
     if "betas" in group:
         group["betas"] = _check.betas(group["betas"])
     if "momentum" in group:
-        group["betas"] = (group.pop("momentum"), group.get("betas", (0.9, 0.999))[1])
+        group["betas"] = (group.pop("momentum"), group.get("betas", default_betas(str(name)))[1])
     tensors = data.get("tensor", [])
     if not isinstance(tensors, list):
         raise ValueError("tensor: must be written as [[tensor]], once for each")
@@ -133,7 +133,7 @@ def write_setting(setting: Setting) -> str:
         raise ValueError("setting: must have one group and a schedule made by name to be written as TOML")
     g = setting.groups[0]
     lines = ["[optimizer]", f'name = "{g.optimizer}"']
-    plain = Group()
+    plain = Group(optimizer=g.optimizer)
     for f in fields(Group):
         value = getattr(g, f.name)
         always = f.name in ("lr", "weight_decay")

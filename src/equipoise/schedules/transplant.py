@@ -39,7 +39,7 @@ def variant_rotation(
     weight_decay: Schedule | ArrayLike,
     steps: int | None = None,
     optimizer: str = "adamw",
-    betas: tuple[float, float] = (0.9, 0.999),
+    betas: tuple[float, float] | None = None,
     momentum: float | None = None,
     nesterov: bool = False,
     shape: tuple[int, int] | None = None,
@@ -56,7 +56,7 @@ def variant_rotation(
         weight_decay: weight decay, in the same forms.
         steps: number of steps; may be left out where an array or the end of a schedule tells it.
         optimizer: one of `theory.OPTIMIZERS` but "adam_l2", whose rotation depends on the gradients.
-        betas: averaging factors.
+        betas: averaging factors; None for those of `theory.default_betas`.
         momentum: another name for `betas[0]`, for SGDM, SignSGDM and Muon.
         nesterov: Nesterov momentum, for SGDM and Muon.
         shape: (rows, columns), for Muon.
@@ -71,7 +71,7 @@ def variant_rotation(
     T = _steps(steps, lr, weight_decay)
     eta, lam = _series("lr", lr, T), _series("weight_decay", weight_decay, T)
     _check.below_one(eta * lam, eta, lam, "lr · weight_decay")
-    law = _law(optimizer, tuple(betas), momentum, nesterov, shape, coupled, method)
+    law = _law(optimizer, _betas(optimizer, betas), momentum, nesterov, shape, coupled, method)
     p = eta * lam
     return np.sqrt(p * law.square_over_product(p))
 
@@ -81,7 +81,7 @@ def rotational_lr(
     *,
     weight_decay: Schedule | ArrayLike,
     optimizer: str = "adamw",
-    betas: tuple[float, float] = (0.9, 0.999),
+    betas: tuple[float, float] | None = None,
     momentum: float | None = None,
     nesterov: bool = False,
     shape: tuple[int, int] | None = None,
@@ -97,7 +97,7 @@ def rotational_lr(
         rotation: a baseline's `theory.Forecast`, or a run's rotation at each step in radians.
         weight_decay: the variant's weight decay > 0: a schedule, a number, or one a step.
         optimizer: as in `variant_rotation`, and so the others.
-        betas: averaging factors.
+        betas: averaging factors; None for those of `theory.default_betas`.
         momentum: another name for `betas[0]`.
         nesterov: Nesterov momentum.
         shape: (rows, columns), for Muon.
@@ -115,7 +115,7 @@ def rotational_lr(
     """
     theta = _rotation(rotation)
     lam = _series("weight_decay", weight_decay, len(theta), open_low=True)
-    law = _law(optimizer, tuple(betas), momentum, nesterov, shape, coupled, method)
+    law = _law(optimizer, _betas(optimizer, betas), momentum, nesterov, shape, coupled, method)
     if (high := theta > law.largest).any():
         t = int(np.argmax(high))
         raise ValueError(
@@ -187,6 +187,10 @@ def baseline_lr(
         f"rotation[{t}] = {wanted[t]:.6g}: no lr of {optimizer} with weight_decay = {lam[t]:.6g} was found that turns "
         f"the weights so (lr = {lr[t]:.6g} comes within {error[t]:.1e}); ask for less rotation, or less jumpy"
     )
+
+
+def _betas(optimizer: str, betas: tuple[float, float] | None) -> tuple[float, ...]:
+    return theory.default_betas(optimizer) if betas is None else tuple(betas)
 
 
 class _Law:

@@ -7,7 +7,7 @@
 
 from equipoise.theory import advice
 from equipoise.theory.bias import bias_factor, bias_slope, bias_turning_point, eps_factor, first_step
-from equipoise.theory.directions import DECAYS, OPTIMIZERS
+from equipoise.theory.directions import DECAYS, OPTIMIZERS, default_betas
 from equipoise.theory.divergence import gaussian_kl
 from equipoise.theory.memory import (
     Memory,
@@ -31,6 +31,7 @@ __all__ = [
     "bias_factor",
     "bias_slope",
     "bias_turning_point",
+    "default_betas",
     "design_lr",
     "design_lr_tied",
     "design_weight_decay",

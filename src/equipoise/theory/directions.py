@@ -30,6 +30,9 @@ OPTIMIZERS = ("sgdm", "rmsprop", "adam", "adamw", "adam_l2", "adam_nested", "sig
 DECAYS = ("lr", "independent", "corrected", "cautious")
 """Decay kinds: w ← (1−ηλ)w as torch does, (1−λ)w, (1−λη²/η_max)w, and (1−ηλ)w only where u·w ≥ 0."""
 
+BETAS = {"lion": (0.9, 0.99)}
+"""The optimizers whose averaging factors, where nobody says, are not Adam's (0.9, 0.999): those of `eq.Lion`."""
+
 _ADAM = ("adam", "adamw", "adam_l2", "adam_nested")
 _SATURATING = ("signsgdm", "lion", "muon", "ngd")
 
@@ -60,12 +63,21 @@ class Direction:
         return self.saturating or self.adaptive
 
 
+def default_betas(optimizer: str) -> tuple[float, float]:
+    """The averaging factors of an optimizer where nobody says.
+
+    >>> default_betas("adamw"), default_betas("lion")
+    ((0.9, 0.999), (0.9, 0.99))
+    """
+    return BETAS.get(optimizer, (0.9, 0.999))
+
+
 def direction(
     optimizer: str,
     *,
     size: int | None = None,
     shape: tuple[int, ...] | None = None,
-    betas: tuple[float, float] = (0.9, 0.999),
+    betas: tuple[float, float] | None = None,
     momentum: float | None = None,
     nesterov: bool = False,
     decay: str = "lr",
@@ -73,12 +85,12 @@ def direction(
 ) -> Direction:
     """Check an optimizer's arguments and describe its update direction.
 
-    `momentum` and `betas[0]` name the same factor, under the name that each optimizer uses; `momentum` wins where it
-    is given. RMSProp and normalised GD average no gradients and ignore it.
+    Where `betas` are None they are `default_betas`. `momentum` and `betas[0]` name the same factor, under the name that
+    each optimizer uses; `momentum` wins where it is given. RMSProp and normalised GD average nothing and ignore it.
     """
     name = _check.choice("optimizer", optimizer, OPTIMIZERS)
     _check.choice("decay", decay, DECAYS)
-    beta1, beta2 = _check.betas(betas)
+    beta1, beta2 = _check.betas(default_betas(name) if betas is None else betas)
     if momentum is not None:
         beta1 = _check.number("momentum", momentum, low=0, high=1, open_high=True)
     count, (rows, columns) = _size(name, size, shape)

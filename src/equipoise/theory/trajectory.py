@@ -65,7 +65,7 @@ def forecast(
     size: int | None = None,
     shape: tuple[int, ...] | None = None,
     init_norm: float,
-    betas: tuple[float, float] = (0.9, 0.999),
+    betas: tuple[float, float] | None = None,
     momentum: float | None = None,
     nesterov: bool = False,
     grad_norm: float = 1.0,
@@ -88,7 +88,7 @@ def forecast(
         size: number of weights of the neuron or tensor.
         shape: its shape instead; (m, n) is needed for Muon.
         init_norm: ‖w_0‖.
-        betas: averaging factors. RMSProp uses the second as its α.
+        betas: averaging factors. RMSProp uses the second as its α. Default: (0.9, 0.999), for Lion (0.9, 0.99).
         momentum: another name for `betas[0]`, for SGDM, SignSGDM and Muon.
         nesterov: Nesterov momentum, for SGDM and Muon.
         grad_norm: g̃, root mean square gradient norm at unit weight norm (of a scale-invariant weight).
@@ -108,8 +108,8 @@ def forecast(
     Reference: THEORY 2. The norm note's and RE Eq. 36's geometric relaxation are special cases without momentum.
 
     >>> from equipoise.theory import stationary
-    >>> f = forecast("lion", lr=1e-2, weight_decay=0.1, steps=5000, size=512, init_norm=1.0, betas=(0.9, 0.99))
-    >>> s = stationary("lion", lr=1e-2, weight_decay=0.1, size=512, betas=(0.9, 0.99))
+    >>> f = forecast("lion", lr=1e-2, weight_decay=0.1, steps=5000, size=512, init_norm=1.0)
+    >>> s = stationary("lion", lr=1e-2, weight_decay=0.1, size=512)
     >>> bool(abs(f.norm[-1] / s.norm - 1) < 1e-3), bool(abs(f.rotation[-1] / s.rotation - 1) < 1e-3)
     (True, True)
     """

@@ -42,7 +42,7 @@ def stationary(
     weight_decay: float,
     size: int | None = None,
     shape: tuple[int, ...] | None = None,
-    betas: tuple[float, float] = (0.9, 0.999),
+    betas: tuple[float, float] | None = None,
     momentum: float | None = None,
     nesterov: bool = False,
     grad_norm: float = 1.0,
@@ -59,7 +59,7 @@ def stationary(
         weight_decay: λ. With 0 there is no equilibrium: the norm is infinite and the rotation 0.
         size: number of weights C of the neuron or tensor whose norm is asked for.
         shape: its shape instead; (m, n) is needed for Muon.
-        betas: averaging factors. RMSProp uses the second as its α.
+        betas: averaging factors. RMSProp uses the second as its α. Default: (0.9, 0.999), for Lion (0.9, 0.99).
         momentum: another name for `betas[0]`, for SGDM, SignSGDM and Muon.
         nesterov: Nesterov momentum, for SGDM and Muon.
         grad_norm: g̃, root mean square gradient norm at unit weight norm. SGDM's norm and Adam+L2 depend on it.
