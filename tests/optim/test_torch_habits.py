@@ -1,6 +1,7 @@
 """What people do with torch optimizers: scaled gradients, clipping, torch's own checkpoints, schedulers."""
 
 import copy
+import pickle
 import subprocess
 import sys
 import warnings
@@ -96,6 +97,34 @@ def test_other_checkpoints_of_torch_keep_their_meaning(theirs: Any, ours: Any, d
     rtol, atol = (1e-5, 1e-7) if dtype == torch.float32 else (0.05, 0.01)
     for p, q in zip(one.parameters(), two.parameters(), strict=True):
         torch.testing.assert_close(p, q, rtol=rtol, atol=atol)
+
+
+@pytest.mark.parametrize(
+    ("theirs", "ours"),
+    [
+        (torch.optim.AdamW, eq.AdamW),
+        (torch.optim.Adam, eq.RotationalAdamW),
+        (torch.optim.AdamW, eq.AdamCPR),
+        (torch.optim.SGD, eq.SGDM),
+        (torch.optim.RMSprop, eq.RMSProp),
+        (torch.optim.Muon, eq.Muon),
+    ],
+)
+def test_groups_keep_our_keys_whatever_is_loaded(theirs: Any, ours: Any) -> None:
+    params = [torch.nn.Parameter(torch.ones(3, 2))]
+    peer, mine = theirs(params, lr=0.25), ours(params)
+    names = [set(g) for g in mine.param_groups]
+    mine.load_state_dict(peer.state_dict())
+    assert [set(g) for g in mine.param_groups] == names
+    assert mine.param_groups[0]["lr"] == 0.25
+    mine.load_state_dict(mine.state_dict())
+    for twin in (mine, copy.deepcopy(mine), pickle.loads(pickle.dumps(mine))):
+        twin.add_param_group({"params": [torch.nn.Parameter(torch.ones(2, 2))]})
+        assert [set(g) for g in twin.param_groups] == names * 2
+    torch.optim.lr_scheduler.StepLR(peer, 1)
+    fresh = ours(params)
+    fresh.load_state_dict(peer.state_dict())
+    assert set(fresh.param_groups[0]) == names[0] | {"initial_lr"}  # what a scheduler goes on from
 
 
 def test_what_we_lack_is_refused() -> None:

@@ -130,7 +130,8 @@ class RuleOptimizer(Optimizer):
         """Go on from a saved state, also from one of torch's own optimizer of the same kind.
 
         Args:
-            state_dict: what `state_dict` returned. L2 of torch.optim.SGD, Adam and RMSprop becomes `l2`.
+            state_dict: what `state_dict` returned. L2 of torch.optim.SGD, Adam and RMSprop becomes `l2`; options that
+                only they have are left out, what schedulers keep in groups is not.
         """
         hooks = self._optimizer_load_state_dict_pre_hooks
         for hook in hooks.values():
@@ -155,11 +156,10 @@ class RuleOptimizer(Optimizer):
 
     def _filled(self, saved: list[dict[str, Any]]) -> list[dict[str, Any]]:
         """Saved groups in our words; what they do not say stays as it is here."""
-        ours = [_ours(group) for group in saved]
-        if len(ours) != len(self.param_groups):
-            return ours  # torch says why not
+        if len(saved) != len(self.param_groups):
+            return saved  # torch says why not
         kept = [{k: v for k, v in g.items() if k not in ("params", "param_names")} for g in self.param_groups]
-        return [here | group for here, group in zip(kept, ours, strict=True)]
+        return [here | _ours(group, here) for here, group in zip(kept, saved, strict=True)]
 
     def __getstate__(self) -> dict[str, Any]:
         own = {name: getattr(self, name) for name in ("rule", "move", "skipped", "_angle")}
@@ -167,6 +167,7 @@ class RuleOptimizer(Optimizer):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
+        self.defaults.pop("differentiable", None)  # torch's own option, which it adds to every optimizer's
         self._fresh()
         for group in self.param_groups:
             for key, value in self.defaults.items():
@@ -348,17 +349,25 @@ def state_dtype(p: Tensor) -> torch.dtype:
     return torch.float32 if p.dtype in LOW_PRECISION else p.dtype
 
 
-def _ours(saved: dict[str, Any]) -> dict[str, Any]:
-    """A saved group in our words: where torch's weight_decay is L2, it is `l2` here; what we lack is refused."""
+BESIDE = ("params", "param_names", "initial_lr", "max_lr", "min_lr", "max_momentum", "base_momentum", "swa_lr")
+"""What groups have that is no option of an optimizer: torch's schedulers keep numbers there."""
+
+
+def _ours(saved: dict[str, Any], here: dict[str, Any]) -> dict[str, Any]:
+    """A saved group in our words: where torch's weight_decay is L2, it is `l2` here.
+
+    What we lack is refused where it would change steps, and left out where not.
+    """
     if "l2" in saved:
         return saved
     for key, plain in (("amsgrad", False), ("centered", False), ("dampening", 0)):
         if saved.get(key, plain) != plain:
             raise ValueError(f"{key} = {saved[key]!r} in the saved state: must be {plain}; this optimizer has no {key}")
     coupled = "dampening" in saved or "centered" in saved or saved.get("decoupled_weight_decay") is False
+    known = {name: value for name, value in saved.items() if name in here or name in BESIDE}
     if not coupled or not saved.get("weight_decay"):
-        return saved
-    return saved | {"l2": saved["weight_decay"], "weight_decay": 0.0}
+        return known
+    return known | {"l2": saved["weight_decay"], "weight_decay": 0.0}
 
 
 def _master(p: Tensor, state: dict[str, Any]) -> Tensor:
