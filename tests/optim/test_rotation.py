@@ -13,6 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from equipoise import optim, schedules, theory
 from equipoise.optim.moves import Piece
 from equipoise.optim.rotate import settled
+from equipoise.optim.rows import center_rows, centred
 from equipoise.theory import rotation_angle
 
 ROWS, COLUMNS = 64, 256
@@ -192,6 +193,55 @@ def test_adam_l2s_direction_at_adamws_rotation() -> None:
     delivered(optim.RotationalAdamL2([plain], l2=5.0, **TURN), plain, steps=20)
     delivered(other, twin, steps=20)
     assert not torch.allclose(plain, twin)
+
+
+NARROW: list[Any] = [
+    (optim.RotationalAdamW, {"weight_decay": 0.1}),
+    (optim.RotationalAdamW, {"weight_decay": 0.1, "reference": "paper"}),
+    (optim.RotationalAdamW, {"weight_decay": 0.1, "granularity": 6}),
+    (optim.RotationalLion, {"weight_decay": 0.1}),
+    (optim.RotationalMuon, {"weight_decay": 0.1}),
+    (optim.HyperballAdamW, {"weight_decay": 0.1, "granularity": "neuron"}),
+]
+
+
+@pytest.mark.parametrize("compiled", [None, True])
+@pytest.mark.parametrize(("make", "options"), NARROW)
+def test_rows_of_one_number_take_plain_steps(make: Any, options: dict[str, Any], compiled: bool | None) -> None:
+    """They have no mean to take off, and with their norms kept would never move."""
+    twins = {optim.RotationalLion: optim.Lion, optim.RotationalMuon: optim.Muon}
+    w, v = (torch.nn.Parameter(torch.arange(-2.0, 4.0).reshape(6, 1)) for _ in range(2))
+    start = w.detach().clone()
+    center = {} if make is optim.HyperballAdamW else {"center": True}
+    scale = {"scale": "none"} if make is optim.RotationalMuon else {}
+    optimizer = make([w], lr=0.01, compile=compiled, **options, **center)
+    assert torch.equal(w.detach(), start)
+    plain = twins.get(make, optim.AdamW)([v], lr=0.01, weight_decay=0.1, **scale)
+    for t in range(5):
+        w.grad = torch.randn(6, 1, generator=torch.Generator().manual_seed(t))
+        v.grad = w.grad.clone()
+        optimizer.step()
+        plain.step()
+    torch.testing.assert_close(w, v, rtol=1e-6, atol=1e-7)
+    assert not torch.equal(w.detach(), start)
+
+
+def test_a_column_turns_as_a_whole() -> None:
+    w = torch.nn.Parameter(torch.arange(-2.0, 4.0).reshape(6, 1))
+    optimizer = optim.RotationalAdamW([w], lr=0.01, weight_decay=0.1, granularity="tensor", center=True)
+    norm = w.detach().norm()
+    assert abs(w.detach().mean()) < 1e-6
+    w.grad = torch.randn(6, 1, generator=torch.Generator().manual_seed(0))
+    optimizer.step()
+    torch.testing.assert_close(w.detach().norm(), norm)
+
+
+def test_centring_leaves_rows_of_one_number_alone() -> None:
+    w = torch.arange(-2.0, 4.0).reshape(6, 1)
+    kept = w.clone()
+    center_rows(w, "neuron")
+    assert torch.equal(w, kept)
+    assert torch.equal(centred(w), kept)
 
 
 def test_hyperball_turns_each_tensor_by_lr() -> None:

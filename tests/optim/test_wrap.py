@@ -65,6 +65,13 @@ def test_wrapped_adamw_is_rotational_adamw() -> None:
     assert cosine.min() > 0.999
 
 
+def test_rows_of_one_number_keep_the_inner_step() -> None:
+    w, v = (torch.nn.Parameter(torch.arange(-2.0, 4.0).reshape(6, 1)) for _ in range(2))
+    optimizer = optim.Rotational(torch.optim.AdamW([w], lr=0.01, weight_decay=0.1), center=True)
+    plain = torch.optim.AdamW([v], lr=0.01, weight_decay=0.1)
+    torch.testing.assert_close(drive(optimizer, [w], range(4)), drive(plain, [v], range(4)), rtol=0, atol=0)
+
+
 def test_schedulers_reach_the_inner_optimizer() -> None:
     w = matrix()
     optimizer = optim.Rotational(torch.optim.AdamW([w], lr=0.01, weight_decay=0.1))

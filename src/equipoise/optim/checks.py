@@ -9,6 +9,7 @@ import torch
 
 from equipoise.optim.moves import turns
 from equipoise.optim.rotate import NO_DECAY
+from equipoise.optim.rows import row_count
 from equipoise.theory import DECAYS, _check
 
 NONFINITE = ("ignore", "skip", "error")
@@ -105,20 +106,20 @@ def check_group(group: dict[str, Any]) -> None:
 def check_granularity(group: dict[str, Any]) -> None:
     """Refuse a granularity, or speeds, that the group's parameters cannot have."""
     parts = group["granularity"]
+    if isinstance(parts, bool) or not isinstance(parts, int) or parts < 1:
+        _check.choice("granularity", parts, ("neuron", "tensor"))
     turning = [p for p in group["params"] if p.numel() and ("rotate" not in group or turns(p, group))]
-    if isinstance(parts, int) and not isinstance(parts, bool) and parts > 0:
+    if isinstance(parts, int):
         for p in turning:
             if p.numel() % parts:
                 raise ValueError(f"granularity = {parts}: must divide the {p.numel()} weights of each parameter")
-    else:
-        _check.choice("granularity", parts, ("neuron", "tensor"))
     speeds = group.get("speeds")
     if speeds is None:
         return
     if not torch.is_tensor(speeds) or speeds.ndim != 1 or speeds.is_complex() or not bool((speeds >= 0).all()):
         raise ValueError("speeds: must be a one-dimensional tensor of numbers ≥ 0, one for each row")
     for p in turning:
-        rows = 1 if parts == "tensor" or not p.ndim else p.shape[0] if parts == "neuron" else parts
+        rows = row_count(p, parts)
         if len(speeds) != rows:
             raise ValueError(f"speeds has {len(speeds)} values: must be one for each of the {rows} rows")
 

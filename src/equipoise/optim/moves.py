@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from equipoise.optim.many import Many
-from equipoise.optim.rows import everywhere
+from equipoise.optim.rows import everywhere, row_count
 from equipoise.optim.rules import Ratio, Rule
 
 
@@ -108,8 +108,12 @@ def plain_step(w: Any, u: Any, numbers: dict[str, Any], group: dict[str, Any]) -
 
 
 def turns(w: Tensor, group: dict[str, Any]) -> bool:
-    """Whether a parameter has its norm controlled: as the group says, or if it has two dimensions or more."""
-    return w.ndim > 1 if group["rotate"] is None else bool(group["rotate"])
+    """Whether a parameter has its norm controlled: as the group says, or if it has two dimensions or more.
+
+    Rows of one number cannot turn: with their norms kept they would never learn.
+    """
+    asked = w.ndim > 1 if group["rotate"] is None else bool(group["rotate"])
+    return asked and ("granularity" not in group or w.numel() != row_count(w, group["granularity"]))
 
 
 @final

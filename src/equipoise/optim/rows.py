@@ -8,12 +8,16 @@ import torch
 from torch import Tensor
 
 
-def as_rows(x: Tensor, granularity: str | int) -> Tensor:
-    """A tensor as a matrix whose rows are its neurons ("neuron"), the whole ("tensor"), or that many equal parts."""
+def row_count(x: Tensor, granularity: str | int) -> int:
+    """How many rows a tensor is: its neurons ("neuron"), the whole ("tensor"), or that many equal parts."""
     if granularity == "neuron":
-        rows = x.shape[0] if x.ndim else 1
-    else:
-        rows = 1 if granularity == "tensor" else int(granularity)
+        return x.shape[0] if x.ndim else 1
+    return 1 if granularity == "tensor" else int(granularity)
+
+
+def as_rows(x: Tensor, granularity: str | int) -> Tensor:
+    """A tensor as a matrix of `row_count` rows."""
+    rows = row_count(x, granularity)
     if x.ndim == 2 and x.shape[0] == rows:
         return x
     try:
@@ -63,9 +67,13 @@ def unit(rows: Tensor) -> Tensor:
 def centred(rows: Tensor) -> Tensor:
     """Rows without their means. A constant row leaves only rounding, which must not become a direction: zero.
 
+    A row of one number has no mean to take off, and stays.
+
     Mean and spread are those of the differences from a number near the row's own, its first: then they can be summed in
     one pass, and nothing is lost where the mean is large.
     """
+    if rows.shape[1] == 1:
+        return rows
     near = row_mean(rows) if hasattr(rows, "placements") else rows[:, :1]
     off = rows - near
     mean = row_mean(off)
@@ -84,8 +92,8 @@ def reduced(x: Tensor) -> Tensor:
 
 
 def center_rows(w: Tensor, granularity: str | int) -> None:
-    """Take the mean from every row and keep its norm; a constant row becomes zero."""
-    if not w.numel():
+    """Take the mean from every row and keep its norm; a constant row becomes zero, and one of one number stays."""
+    if w.numel() <= row_count(w, granularity):
         return
     rows = as_rows(w, granularity)
     rows = rows.float() if rows.dtype in (torch.bfloat16, torch.float16) else rows

@@ -47,8 +47,9 @@ class Rotational(Optimizer):
     """The rotational variant of any torch optimizer: its direction, every neuron turned by a wanted angle, norms kept.
 
     The inner optimizer takes its step, the step is taken back, and its direction turns the weights (`rotate.Rotate`).
-    Its own decay lies along the weights and so falls out. Parameters with fewer than two dimensions keep the inner
-    step. Groups and state are the inner optimizer's: schedulers and `add_param_group` work on either.
+    Its own decay lies along the weights and so falls out. Parameters with fewer than two dimensions, or with rows of
+    one number, keep the inner step. Groups and state are the inner optimizer's: schedulers and `add_param_group` work
+    on either.
 
     Args:
         optimizer: any torch optimizer with an `lr`.
@@ -102,14 +103,14 @@ class Rotational(Optimizer):
         self._ready = False
         super().__init__([p for g in self.inner.param_groups for p in g["params"]], {"lr": 0.0})
         self._ready = True
-        low = next((p for p in self._turning() if p.dtype in LOW_PRECISION), None)
-        if low is not None:
-            raise ValueError(f"parameters in {low.dtype}: must be float32; the inner step would be lost to rounding")
         for group in self.param_groups:
             own = {"granularity": self._parts(group), "rotate": group.get("rotate"), "params": group["params"]}
             check_granularity(own)
-            if any(turns(p, {"rotate": group.get("rotate")}) for p in group["params"]):
+            if any(self._turns(p, group) for p in group["params"]):
                 self._wanted(group, 1)  # an optimizer without a known rotation is refused now, not at the first step
+        low = next((p for p in self._turning() if p.dtype in LOW_PRECISION), None)
+        if low is not None:
+            raise ValueError(f"parameters in {low.dtype}: must be float32; the inner step would be lost to rounding")
         if center:
             with torch.no_grad():
                 for group in self.param_groups:
@@ -163,11 +164,14 @@ class Rotational(Optimizer):
 
     def _center(self, group: dict[str, Any]) -> None:
         for p in group["params"]:
-            if turns(p, {"rotate": group.get("rotate")}):
+            if self._turns(p, group):
                 center_rows(p, self._parts(group))
 
     def _turning(self) -> list[Tensor]:
-        return [p for g in self.param_groups for p in g["params"] if turns(p, {"rotate": g.get("rotate")})]
+        return [p for g in self.param_groups for p in g["params"] if self._turns(p, g)]
+
+    def _turns(self, p: Tensor, group: dict[str, Any]) -> bool:
+        return turns(p, {"rotate": group.get("rotate"), "granularity": self._parts(group)})
 
     def _wanted(self, group: dict[str, Any], t: int) -> float:
         if group.get("angle") is not None:
