@@ -2,17 +2,18 @@
 
 - `named("spectral")`, `Lp`, `RMS`, `Operator`: norms with `norm`, `dual`, `dualize`, `project`, `step`.
 - `Scaled`, `Flat`, `Positions`, `Heads`, `MaxOver` (the modular norm), `SumOver`: norms made of norms.
-- `polar`: UVᵀ by products alone, in batches, the engine of Muon. `optimal`: its coefficients.
+- `polar`: UVᵀ by products alone, in batches of up to `chunk` entries, the engine of Muon. `optimal`: its coefficients.
 - `sharpness`, `induced_norm`: norms without a closed form, estimated.
 """
 
+from equipoise.geometry._iterate import chunk
 from equipoise.geometry.coefficients import MUON, minimax, optimal, steps_for, worst_error
 from equipoise.geometry.combine import Flat, Heads, MaxOver, Positions, Scaled, SumOver
 from equipoise.geometry.matrix import Operator
 from equipoise.geometry.names import NAMES, named
 from equipoise.geometry.norms import RMS, Lp, Norm, frobenius
 from equipoise.geometry.numeric import induced_norm, sharpness
-from equipoise.geometry.polar_factor import fast_dtype, polar
+from equipoise.geometry.polar_factor import polar
 
 __all__ = [
     "MUON",
@@ -27,7 +28,7 @@ __all__ = [
     "Positions",
     "Scaled",
     "SumOver",
-    "fast_dtype",
+    "chunk",
     "frobenius",
     "induced_norm",
     "minimax",

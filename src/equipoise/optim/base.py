@@ -259,11 +259,11 @@ class RuleOptimizer(Optimizer):
                 if pair not in self._fast:
                     self._fast[pair] = Fast(*pair)
                 pieces, grads = self._fast[pair].step(pieces, grads, t, group)
-            alike = mesh is None or self.pair(group)[0].shares
-            together = len(pieces) > 1 and alike and group["foreach"] is not False
-            ends = [(0, len(pieces))] if together else [(i, i + 1) for i in range(len(pieces))]
-            for i, j in ends:
-                self._step_together(pieces[i:j], grads[i:j], dtype, t, together, group)
+            rule = self.pair(group)[0]
+            together = len(pieces) > 1 and (mesh is None or rule.shares) and group["foreach"] is not False
+            ways = rule.parts([piece.w for piece in pieces], group) if together else [[i] for i in range(len(pieces))]
+            for part in ways:
+                self._step_together([pieces[i] for i in part], [grads[i] for i in part], dtype, t, together, group)
         for p, w in low:
             p.copy_(w)
 

@@ -6,7 +6,7 @@ Letters as in `rules`: g gradient, m its average, u the direction; UVᵀ the pol
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, final
 
 import torch
@@ -16,7 +16,7 @@ from equipoise import geometry
 from equipoise.geometry import Norm
 from equipoise.optim.many import Many
 from equipoise.optim.rules import Rule
-from equipoise.optim.sharing import divided, mesh_of, whole
+from equipoise.optim.sharing import cost, divided, mesh_of, whole
 
 SCALES = ("original", "adam", "spectral", "none")
 
@@ -74,6 +74,25 @@ class MatrixRule(Rule):
     def numbers(self, t: int, group: dict[str, Any]) -> dict[str, float]:
         return {"take": 1 - group["momentum"], "momentum": group["momentum"]}
 
+    def parts(self, tensors: Sequence[Tensor], group: dict[str, Any]) -> list[list[int]]:
+        """Small tensors together, up to `geometry.chunk` entries, equal shapes next to each other; large ones alone.
+
+        So no more than a part's directions and temporaries are held at once. Of DTensors each rank has one in a part.
+        """
+        mesh = mesh_of(tensors[0])
+        ranks, most = (1 if mesh is None else mesh.size()), geometry.chunk(tensors[0].device.type)
+        shapes = [tuple(x.shape) for x in tensors]
+        order = sorted(range(len(tensors)), key=lambda i: (-cost(shapes[i]), shapes[i]))
+        made: list[list[int]] = []
+        size = 0
+        for i in order:
+            if not made or (size + math.prod(shapes[i]) > most and len(made[-1]) % ranks == 0):
+                made.append([])
+                size = 0
+            made[-1].append(i)
+            size += math.prod(shapes[i])
+        return made
+
 
 @final
 class MuonRule(MatrixRule):
@@ -82,14 +101,15 @@ class MuonRule(MatrixRule):
     def __call__(self, g: Any, averages: tuple[Any, ...], numbers: dict[str, Any], group: dict[str, Any]) -> Any:
         x = averaged(g, *averages, nesterov=group["nesterov"], **numbers)
         tensors = x.tensors if isinstance(x, Many) else [x]
+        own = bool(group["nesterov"])  # else it is the average itself
         if mesh_of(tensors[0]) is None:
-            made = self._polar(tensors, group)
+            made = self._polar(tensors, group, own)
         else:
-            made = divided(tensors, lambda t: self._polar([t], group)[0])
+            made = divided(tensors, lambda t: self._polar([t], group, False)[0])
         return Many(made) if isinstance(x, Many) else made[0]
 
     @staticmethod
-    def _polar(tensors: list[Tensor], group: dict[str, Any]) -> list[Tensor]:
+    def _polar(tensors: list[Tensor], group: dict[str, Any], own: bool) -> list[Tensor]:
         sorts: dict[tuple[int, int], list[int]] = {}
         views = []
         for i, x in enumerate(tensors):
@@ -98,8 +118,9 @@ class MuonRule(MatrixRule):
             sorts.setdefault((rows, columns), []).append(i)
         made: list[Tensor] = list(tensors)
         for (rows, columns), members in sorts.items():
-            stack = views[members[0]] if len(members) == 1 else torch.cat([views[i] for i in members])
-            u = geometry.polar(stack, **group["polar"])
+            alone = len(members) == 1
+            stack = views[members[0]] if alone else torch.cat([views[i] for i in members])
+            u = geometry.polar(stack, **group["polar"], overwrite=own or not alone)
             scale = lr_scale(rows, columns, group["scale"])
             u = u if scale == 1.0 else u.mul_(scale)
             for i, part in zip(members, u.split([len(views[i]) for i in members]), strict=True):

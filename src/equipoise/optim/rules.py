@@ -11,8 +11,11 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, final
+
+from torch import Tensor
 
 from equipoise.optim.many import Many, Traced
 from equipoise.optim.rows import as_rows, unit
@@ -106,6 +109,10 @@ class Rule(ABC):
 
     shares: ClassVar[bool] = False
     """Whether it works on whole tensors, which ranks share where tensors lie on several; then it is given them all."""
+
+    def parts(self, tensors: Sequence[Tensor], group: dict[str, Any]) -> list[list[int]]:
+        """Which tensors are stepped in one call, rule and move, one part after the other: all, unless it says so."""
+        return [list(range(len(tensors)))]
 
     @abstractmethod
     def numbers(self, t: int, group: dict[str, Any]) -> dict[str, float]:
