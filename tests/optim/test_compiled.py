@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 import torch
-import torch._dynamo.utils
 import torch._functorch.config
 import torch._inductor.config
 import torch._inductor.metrics
@@ -77,10 +76,6 @@ def assert_alike(a: torch.optim.Optimizer, b: torch.optim.Optimizer, rtol: float
             torch.testing.assert_close(x, b.state[q][name], rtol=0, atol=bound, msg=lambda m, n=name: f"{n}: {m}")
 
 
-def graphs() -> int:
-    return torch._dynamo.utils.counters["stats"]["unique_graphs"]
-
-
 @pytest.mark.parametrize("row", DISTINCT, ids=str)
 def test_is_the_eager_step(row: Row) -> None:
     plain, fast_ = parameters(), parameters()
@@ -128,7 +123,6 @@ def test_one_compilation_for_a_thousand_scheduled_steps_and_a_resume() -> None:
     schedule = eq.schedules.Scheduler(optimizer, lr=lr, weight_decay=eq.schedules.linear(1000, peak=0.1, final=0.2))
     torch.compiler.reset()
     compiled._kernels.clear()
-    before = graphs()
     for t in range(1000):
         for p in params:
             p.grad = torch.ones_like(p) if t % 2 else torch.full_like(p, -0.5)
@@ -136,7 +130,7 @@ def test_one_compilation_for_a_thousand_scheduled_steps_and_a_resume() -> None:
         schedule.step()
         if t == 500:
             optimizer.load_state_dict(copy.deepcopy(optimizer.state_dict()))
-    assert graphs() - before == 1
+    assert len(compiled._kernels) == 1
     assert all(torch.isfinite(p).all() for p in params)
 
 
@@ -149,7 +143,7 @@ def test_a_row_is_read_once() -> None:
         torch._inductor.config.patch(fx_graph_cache=False),
         torch._functorch.config.patch(enable_autograd_cache=False),
     ):
-        for center, loops in ((False, 3), (True, 6)):
+        for center, loops in ((False, 3), (True, 4)):
             params = parameters([(320, 400)])
             run(eq.RotationalAdamW(params, lr=0.01, center=center, compile=True), params, range(1))
             fused = torch._inductor.metrics.cpp_outer_loop_fused_inner_counts

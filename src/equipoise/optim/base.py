@@ -18,9 +18,9 @@ from torch.optim import Optimizer
 
 from equipoise.optim.checks import check_group, listed, with_params
 from equipoise.optim.clock import Clock
-from equipoise.optim.fast import Fast, wanted
+from equipoise.optim.fast import Fast
 from equipoise.optim.many import Many
-from equipoise.optim.moves import Move, Piece, turns
+from equipoise.optim.moves import Move, Piece, direction, turns
 from equipoise.optim.rows import all_finite, center_rows, everywhere
 from equipoise.optim.rules import Rule
 from equipoise.optim.sharing import mesh_of, summed
@@ -254,11 +254,10 @@ class RuleOptimizer(Optimizer):
             if self._angle is not None and not group.get("own_angle"):
                 group["angle"] = _check.number(f"angle({t})", self._angle(t), low=0, high=1.5)
             pieces, grads = [piece for piece, _ in bucket], [grad for _, grad in bucket]
-            if wanted(group, t):
-                pair = self.pair(group)
-                if pair not in self._fast:
-                    self._fast[pair] = Fast(*pair)
-                pieces, grads = self._fast[pair].step(pieces, grads, t, group)
+            pair = self.pair(group)
+            if pair not in self._fast:
+                self._fast[pair] = Fast(*pair)
+            pieces, grads = self._fast[pair].step(pieces, grads, t, group)
             rule = self.pair(group)[0]
             together = len(pieces) > 1 and (mesh is None or rule.shares) and group["foreach"] is not False
             ways = rule.parts([piece.w for piece in pieces], group) if together else [[i] for i in range(len(pieces))]
@@ -295,14 +294,8 @@ class RuleOptimizer(Optimizer):
 
         grads = [grad if grad.dtype == dtype else grad.to(dtype) for grad in grads]
         g: Any = pack([move.prepare(grad, piece.w, group) for grad, piece in zip(grads, pieces, strict=True)])
-        if group["maximize"]:
-            g = g.neg()
-        if group["l2"]:
-            g = g.add(pack([piece.w for piece in pieces]), alpha=float(group["l2"]))
         averages = tuple(pack([piece.state[name] for piece in pieces]) for name in rule.state)
-        if t == 1 and rule.starts(group):
-            rule.start(g, averages, group)
-        u = rule(g, averages, rule.numbers(t, group), group)
+        u = direction(g, pack([piece.w for piece in pieces]), averages, rule=rule, t=t, group=group)
         if together and mesh_of(pieces[0].w) is not None:  # moves take DTensors one by one
             for piece, one in zip(pieces, u.tensors, strict=True):
                 move([piece], one, rule=rule, t=t, group=group)

@@ -2,21 +2,26 @@
 
 A kernel sees rows (R, C) or a flat vector, and its hyperparameters as 0-d tensors, so that neither shapes nor schedules
 nor the step count make it compile again. It is compiled on the first step, with a message, on tensors made up for that.
+The step is traced by `make_fx` and given to Inductor as a graph: a call then costs 7 µs, where one of `torch.compile`
+looks at every argument anew and costs 40, more than the step of a small matrix.
 
 How a row stays in the cache: Inductor runs all loops of a kernel inside one loop over rows if each has that loop
-outermost and steps it by one. Two things would break that, and are kept away:
+outermost and steps it by one. Three things would break that, and are kept away:
 
 - loops over whole tensors are flattened: a column of ones keeps rows and columns apart;
-- the algebra of a row is vectorised over rows: it is written out over a small block (`lanes`) for each row and reduced
-  again, so that the loop over rows stays outermost.
+- the algebra of a row would be vectorised over rows: an int16 in it (`scalar`), which Inductor does not vectorise,
+  keeps it to one row at a time;
+- it would be repeated for every weight of the row: `as_strided` has its results written down first.
 """
 
 from __future__ import annotations
 
 import logging
+import threading
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
@@ -24,7 +29,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from equipoise.optim.direct import Direct
 from equipoise.optim.many import Traced
 from equipoise.optim.moves import Move, plain_step
 from equipoise.optim.rotate import RowMove
@@ -40,10 +44,11 @@ used twice is computed twice. The thresholds, in numbers of inputs, lie between 
 
 def _options() -> dict[str, Any]:
     """What Inductor is asked for, as far as this torch knows it; imported here, as it takes a second."""
-    import torch._inductor.config as known
+    from torch._inductor import config as known
 
     options: dict[str, Any] = {name: value for name, value in THRESHOLDS.items() if hasattr(known, name)}
-    return options | {"cpp.enable_floating_point_contract_flag": "fast"}
+    # Named, so that torch's cache does not give several threads the code for one.
+    return options | {"cpp.enable_floating_point_contract_flag": "fast", "cpp.threads": torch.get_num_threads()}
 
 
 HINT = (1026, 2054)
@@ -67,9 +72,11 @@ class Kind:
     numbers: tuple[str, ...]
     dtypes: tuple[torch.dtype, torch.dtype]
     """Of the weights and of the gradients."""
-    device: str
+    device: torch.device
     same: tuple[Any, ...] = ()
     """What makes two rules and two moves the same: types and attributes."""
+    threads: int = field(default_factory=torch.get_num_threads)
+    """Inductor writes a kernel for one thread, or for several."""
 
     def __str__(self) -> str:
         names = (type(self.rule).__name__.removesuffix("Rule"), type(self.move).__name__)
@@ -83,11 +90,9 @@ def ones(rows: int, dtype: torch.dtype, device: torch.device) -> Tensor:
 
 
 @lru_cache(maxsize=16)
-def lanes(dtype: torch.dtype, device: torch.device) -> Tensor:
-    """A small block of ones whose two dimensions do not lie one after the other in memory."""
-    block = torch.ones(2, 9, dtype=dtype, device=device)[:, :8]
-    torch._dynamo.mark_static(block)
-    return block
+def scalar(device: torch.device) -> Tensor:
+    """The number one in a type that Inductor does not vectorise."""
+    return torch.ones(1, dtype=torch.int16, device=device)
 
 
 def _direction(
@@ -111,7 +116,7 @@ def _own(numbers: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _write(kind: Kind) -> Callable[[list[Tensor]], list[Tensor]]:
-    """The step as a function of tensors, to be compiled: of numbers, w, g, averages, and for rows ones, lanes, columns.
+    """The step as a function of numbers, w, g, averages, and for rows ones, scalar and columns, to be compiled.
 
     It changes w and the averages, and returns the new columns.
     """
@@ -128,7 +133,7 @@ def _write(kind: Kind) -> Callable[[list[Tensor]], list[Tensor]]:
         return []
 
     def by_rows(tensors: list[Tensor]) -> list[Tensor]:
-        (numbers, w, g, *old), (one, lane, *columns) = tensors[:averages], tensors[averages:]
+        (numbers, w, g, *old), (one, single, *columns) = tensors[:averages], tensors[averages:]
         move, group = kind.move, dict(kind.switches)
         named = dict(zip(kind.numbers, numbers.unbind(), strict=True))
         new = [Traced(x) for x in old]
@@ -140,24 +145,20 @@ def _write(kind: Kind) -> Callable[[list[Tensor]], list[Tensor]]:
         else:
             d = (u.value() if isinstance(u, Ratio) else u).x
             dots, d = move.products(w, d, group), move.direction(d, group)
-            size = w.shape[1]
+            parts = columns[0].shape[0]
             if kind.rows != "neuron":
-                size = size * (w.shape[0] // columns[0].shape[0])
-                dots = tuple(x.reshape(columns[0].shape[0], -1).sum(1, keepdim=True) for x in dots)
-            ww, dw, dd, *kept = (x[:, :, None].expand(-1, 2, 8) for x in (*dots, *columns))
-            kept, keep, push = move.turn(ww * lane, dw, dd, tuple(kept), size, _own(named))
-            *columns, keep, push = (x.amax((1, 2))[:, None] for x in (*kept, keep, push))
+                dots = tuple(x.reshape(parts, -1).sum(1, keepdim=True) for x in dots)
+            ww, dw, dd = dots
+            columns, keep, push = move.turn(ww * single, dw, dd, tuple(columns), _own(named))
+            keep, push = (torch.as_strided(x, (parts, 1), (1, 1)) for x in (keep, push))
             if kind.rows != "neuron":
                 keep, push = (x.expand(-1, w.shape[0] // x.shape[0]).reshape(-1, 1) for x in (keep, push))
             result = w * keep - torch.where(push == 0, 0.0, d * push)
         for x, y in zip([w, *old], [result, *(y.x for y in new)], strict=True):
             x.copy_(y)
-        return columns
+        return list(columns)
 
-    step = flat if kind.rows == "flat" else by_rows
-    # A code object of its own: the compiler counts recompilations for each.
-    step.__code__ = step.__code__.replace(co_name=f"step_{len(_kernels)}")
-    return step
+    return flat if kind.rows == "flat" else by_rows
 
 
 _kernels: dict[Kind, Callable[[list[Tensor]], list[Tensor]] | None] = {}
@@ -210,7 +211,7 @@ def warn(name: str, why: str, loud: bool) -> None:
 def _compile(kind: Kind, columns: int) -> Callable[[list[Tensor]], list[Tensor]]:
     # Made up tensors, no two dimensions of the same size, so that no two are taken to be equal.
     dtype, low = kind.dtypes
-    device = torch.device(kind.device)
+    device = kind.device
     rows, width = HINT
     shape = {"flat": (rows * width,), "single": (1, rows * width)}.get(kind.rows, HINT)
 
@@ -220,7 +221,79 @@ def _compile(kind: Kind, columns: int) -> Callable[[list[Tensor]], list[Tensor]]
     example = [torch.ones(len(kind.numbers), dtype=dtype), zeros(*shape), zeros(*shape, dtype=low)]
     example += [zeros(*shape) for _ in kind.rule.state]
     if kind.rows != "flat":
-        example += [ones(shape[0], dtype, device), lanes(dtype, device)]
+        example += [ones(shape[0], dtype, device), scalar(device)]
         height = {"neuron": rows, "part": rows // 2}.get(kind.rows, 1)
         example += [zeros(height, 1) for _ in range(columns)]
-    return Direct(_write(kind), example, _options())
+    return inductor(_write(kind), example, _options())
+
+
+def inductor(
+    function: Callable[[list[Tensor]], list[Tensor]], example: list[Tensor], options: dict[str, Any]
+) -> Callable[[list[Tensor]], list[Tensor]]:
+    """A function of a list of tensors, compiled by Inductor for all sizes but 0 and 1.
+
+    Arguments must differ from the example's in sizes alone; the compiled code checks sizes and strides itself.
+
+    Args:
+        function: it may change its tensors in place, and returns a list of new ones.
+        example: arguments, no two sizes of which are the same by chance. The second is as large as any.
+        options: for Inductor.
+    """
+    from torch._guards import TracingContext, tracing
+    from torch._inductor import config
+    from torch._inductor.compile_fx import compile_fx_inner
+    from torch._inductor.decomposition import select_decomp_table
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    def listed(*tensors: Tensor) -> list[Tensor]:
+        return function(list(tensors))
+
+    with torch.no_grad():
+        trace = make_fx(
+            torch.func.functionalize(listed), tracing_mode="symbolic", decomposition_table=select_decomp_table()
+        )
+        graph = trace(*example)
+        inputs = [node.meta["val"] for node in graph.graph.nodes if node.op == "placeholder"]
+        with config.patch(options), tracing(TracingContext(inputs[0].fake_mode)):
+            compiled: Any = compile_fx_inner(graph, inputs)
+        with _room_kept(compiled, tuple(example[1].shape)):
+            compiled(list(example))
+    return compiled
+
+
+_room = threading.local()
+
+
+@contextmanager
+def _room_kept(compiled: Any, large: tuple[int, ...]) -> Iterator[None]:
+    """Let compiled code keep the memory of its one temporary of that many rows and columns, if it makes just one.
+
+    Memory that is new at every call has to be given by the system, page by page: that would take as long as the step.
+    """
+    code = getattr(compiled, "current_callable", None)
+    names = getattr(getattr(code, "__func__", code), "__globals__", {})
+    allocate = names.get("empty_strided_cpu")
+    if allocate is None or len(large) != 2:
+        yield
+        return
+    made: list[tuple[int, ...]] = []
+
+    def count(size: tuple[int, ...], stride: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+        made.append(tuple(size))
+        return allocate(size, stride, dtype)
+
+    def keep(size: tuple[int, ...], stride: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+        if len(size) != 2 or size[1] < 2:
+            return allocate(size, stride, dtype)
+        kept = _room.__dict__.setdefault("tensors", {})
+        need = size[0] * size[1]
+        if dtype not in kept or kept[dtype].numel() < need:
+            kept[dtype] = torch.empty(need, dtype=dtype)
+        return kept[dtype].as_strided(size, stride)
+
+    names["empty_strided_cpu"] = count
+    try:
+        yield
+    finally:
+        matrices = [size for size in made if len(size) == 2 and size[1] > 1]
+        names["empty_strided_cpu"] = keep if matrices == [large] else allocate

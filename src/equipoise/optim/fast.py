@@ -1,10 +1,11 @@
-"""Which parameters of a step go to a compiled kernel, how: large ones by themselves, small ones packed together."""
+"""How the parameters of a step are laid out: large ones by themselves, small ones in packs; compiled or eagerly."""
 
 # pyright: reportPrivateImportUsage=false
 # (torch exports its foreach functions under private names alone)
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from operator import is_
@@ -14,13 +15,15 @@ import torch
 from torch import Tensor
 
 from equipoise.optim.clock import Clock
-from equipoise.optim.compiled import SWITCHES, Kind, kernel, lanes, ones, warn
-from equipoise.optim.moves import Constrain, Move, Piece, step_numbers, turns
+from equipoise.optim.compiled import SWITCHES, Kind, kernel, ones, scalar, warn
+from equipoise.optim.moves import Constrain, Move, Piece, direction, directions, step_numbers, turns
 from equipoise.optim.rotate import RowMove
 from equipoise.optim.rules import Rule
 
 SMALL = 2**16
 """Parameters of fewer weights are packed: a call would cost more than their step."""
+PACKED = ("flat", "neuron", "whole")
+"""Kinds of rows that packs may have: elements, neurons, and tensors of one size that are a row each."""
 PACK = 2**20
 """Weights in a pack at most: room for 4 MB each of weights and of gradients is kept for that."""
 CHURN = 16
@@ -38,7 +41,7 @@ def wanted(group: dict[str, Any], t: int) -> bool:
 
 
 class Fast:
-    """The compiled side of one optimizer: its kernels' kinds, its packs, and its numbers as tensors."""
+    """The steps of one optimizer that are not taken tensor by tensor: compiled ones, and rows of packs."""
 
     def __init__(self, rule: Rule, move: Move):
         self.rule, self.move = rule, move
@@ -51,7 +54,14 @@ class Fast:
     def step(
         self, pieces: list[Piece], grads: list[Tensor], t: int, group: dict[str, Any]
     ) -> tuple[list[Piece], list[Tensor]]:
-        """Take the step of those parameters that can be compiled; return the others and their gradients."""
+        """Take the step of those parameters that can be compiled, or packed; return the others and their gradients.
+
+        What is not compiled is packed where it moves by rows: some thirty operations a step, which for small tensors
+        cost much more than their arithmetic.
+        """
+        compiled = wanted(group, t)
+        if not compiled and (not isinstance(self.move, RowMove) or group["foreach"] is False):
+            return pieces, grads
         if not (self.rule.compiles and self.move.compiles) or (t == 1 and self.rule.starts(group)):
             return pieces, grads
         turning = isinstance(self.move, RowMove) and any(turns(piece.w, group) for piece in pieces)
@@ -59,8 +69,10 @@ class Fast:
             return pieces, grads  # the weights stay, to the bit, and nothing is begun
         left: list[int] = []
         for batch in self._plan(pieces, grads, group).batches:
-            if batch.rows is None or not self._run(batch, pieces, grads, t, group):
+            if batch.rows is None:
                 left += batch.members
+            elif not compiled or not self._run(batch, pieces, grads, t, group):
+                left += self._packed(batch, pieces, grads, t, group)
         left.sort()
         return [pieces[i] for i in left], [grads[i] for i in left]
 
@@ -84,10 +96,36 @@ class Fast:
                     for pack in batch.packs:
                         pack.leave()
 
+    def _packed(
+        self, batch: Batch, pieces: list[Piece], grads: list[Tensor], t: int, group: dict[str, Any]
+    ) -> list[int]:
+        """Step the packs of a batch eagerly, if they move by rows; return the members that are left."""
+        move = self.move
+        if not isinstance(move, RowMove) or not batch.columns or not batch.packs:
+            return batch.members
+        own = group | {"granularity": "neuron"}
+        numbers = move.numbers(self.rule, t, move.steps(pieces[batch.members[0]].state), group, ())
+        if numbers is None:
+            return batch.members
+        for pack in batch.packs:
+            pack.fill(pieces, grads)
+            g = move.prepare(pack.g.to(pack.w.dtype), pack.w, own)
+            u = direction(g, pack.w, tuple(pack.averages), rule=self.rule, t=t, group=own)
+            columns, w = move.rows(pack.w, directions(u, 1)[0], tuple(pack.columns), numbers, own)
+            torch._foreach_copy_(pack.columns, list(columns))
+            pack.w.copy_(w)
+            pack.empty(pieces)
+        self._clock.tick([pieces[i].state for i in batch.members])
+        return []
+
     def _sorted(self, pieces: list[Piece], grads: list[Tensor], group: dict[str, Any]) -> Plan:
         sorts: dict[tuple[Any, ...], list[int]] = {}
+        labels = [self._rows(piece.w, group) for piece in pieces]
+        sizes = Counter(piece.w.numel() for piece, rows in zip(pieces, labels, strict=True) if rows == "whole")
         for i, (piece, g) in enumerate(zip(pieces, grads, strict=True)):
-            rows = self._rows(piece.w, group)
+            rows = labels[i]
+            if rows == "whole" and sizes[piece.w.numel()] < 2:  # nothing to be packed with
+                rows = "tensor"
             if rows is None or not _lies(piece, g, rows, self.rule.state):
                 sorts.setdefault((None,), []).append(i)
                 continue
@@ -95,31 +133,37 @@ class Fast:
                 self.move.start(piece, group)
             tracked = rows != "flat" and isinstance(self.move, RowMove)
             steps = int(piece.state["row_step"]) if tracked else None
-            sorts.setdefault((rows, steps, piece.w.dtype, g.dtype, g.device), []).append(i)
+            small = piece.w.numel() < SMALL and rows in PACKED and not hasattr(piece.w, "placements")
+            packs = small and self._churn <= CHURN
+            sorts.setdefault((rows, packs, steps, piece.w.dtype, g.dtype, g.device), []).append(i)
         return Plan(
             [piece.w for piece in pieces],
             _kinds(pieces, grads),
-            [self._batch(key[0], members, pieces, grads) for key, members in sorts.items()],
+            [self._batch(key[0], len(key) > 1 and key[1], members, pieces, grads) for key, members in sorts.items()],
         )
 
-    def _batch(self, rows: str | None, members: list[int], pieces: list[Piece], grads: list[Tensor]) -> Batch:
-        """Members with a small pack for those that fit, rows of one length in each."""
+    def _batch(
+        self, rows: str | None, packs: bool, members: list[int], pieces: list[Piece], grads: list[Tensor]
+    ) -> Batch:
+        """Members by themselves, or in packs, rows of one length in each."""
         tracked = rows not in (None, "flat") and isinstance(self.move, RowMove)
         columns = self.move.columns if tracked and isinstance(self.move, RowMove) else ()
         batch = Batch(rows, members, self.rule.state, columns, [], [])
+        if not packs or len(members) == 1:
+            batch.alone.extend(members)
+            return batch
         widths: dict[int, list[list[int]]] = {}
         for i in members:
             w = pieces[i].w
-            whole = rows not in ("flat", "neuron") or w.numel() >= SMALL or len(members) == 1 or self._churn > CHURN
-            if whole or hasattr(w, "placements"):
-                batch.alone.append(i)
-                continue
-            width = 1 if rows == "flat" else w.numel() // w.shape[0]
+            width = 1 if rows == "flat" else w.numel() if rows == "whole" else w.numel() // w.shape[0]
             chunks = widths.setdefault(width, [[]])
             if sum(pieces[k].w.numel() for k in chunks[-1]) + w.numel() > PACK:
                 chunks.append([])
             chunks[-1].append(i)
         for width, chunks in widths.items():
+            if len(chunks) > 1 and len(chunks[-1]) == 1:  # a kernel takes two rows or more
+                last = chunks.pop()
+                chunks[-1] += last
             for chunk in chunks:
                 desk = self._workspace(pieces[chunk[0]].w, grads[chunk[0]].dtype)
                 batch.packs.append(Pack(chunk, pieces, width, rows == "flat", desk, self.rule.state, batch.columns))
@@ -131,7 +175,7 @@ class Fast:
         for name, dtype in (("w", w.dtype), ("g", low)):
             key = (name, dtype, w.device)
             if key not in self._desk:
-                self._desk[key] = torch.empty(PACK, dtype=dtype, device=w.device)
+                self._desk[key] = torch.empty(PACK + SMALL, dtype=dtype, device=w.device)
             made.append(self._desk[key])
         return made[0], made[1]
 
@@ -150,7 +194,9 @@ class Fast:
             return None
         if group.get("center") and parts != "neuron":
             return None
-        if parts in ("neuron", "tensor"):
+        if parts == "tensor":
+            return "whole" if w.numel() < SMALL and not hasattr(w, "placements") else parts
+        if parts == "neuron":
             return parts
         parts = int(parts or 1)
         return "part" if 1 < parts <= w.shape[0] and w.shape[0] % parts == 0 else None
@@ -161,6 +207,7 @@ class Fast:
         assert rows is not None
         first = batch.members[0]
         mine: dict[str, float] | None = step_numbers(group)
+        sized = move.sized if batch.columns and isinstance(move, RowMove) else None
         if batch.columns:
             assert isinstance(move, RowMove)
             mine = move.numbers(self.rule, t, move.steps(pieces[first].state), group, ())
@@ -168,17 +215,18 @@ class Fast:
                 return False
         elif isinstance(move, Constrain):
             mine = {"lr": float(group["lr"]), "left": 1.0}
+        given = mine
         numbers = {f"rule.{k}": v for k, v in self.rule.numbers(t, group).items()}
-        numbers |= {f"move.{k}": v for k, v in mine.items()} | {"l2": float(group["l2"])}
+        numbers |= {f"move.{k}": v for k, v in given.items()} | {"l2": float(group["l2"])}
         kind = Kind(
             rule=self.rule,
             move=move,
             switches=tuple((name, group[name]) for name in SWITCHES if name in group),
             l2=bool(group["l2"]),
-            rows=rows,
+            rows="neuron" if rows == "whole" else rows,
             numbers=tuple(numbers),
             dtypes=(pieces[first].w.dtype, grads[first].dtype),
-            device=grads[first].device.type,
+            device=grads[first].device,
             same=self._same,
         )
         if not all(isinstance(value, int | float) for value in numbers.values()):
@@ -187,10 +235,18 @@ class Fast:
         run = kernel(kind, len(batch.columns), loud=bool(group.get("compile")))
         if run is None:
             return False
-        values = torch.tensor(list(numbers.values()), dtype=pieces[first].w.dtype)
+        dtype, made = pieces[first].w.dtype, {}
+
+        def values(size: int) -> Tensor:
+            """The numbers as a tensor, for rows of that many weights."""
+            if size not in made:
+                now = numbers if sized is None else numbers | {f"move.{k}": v for k, v in sized(given, size).items()}
+                made[size] = torch.tensor(list(now.values()), dtype=dtype)
+            return made[size]
+
         for pack in batch.packs:
             pack.fill(pieces, grads)
-            _call(run, pack.w, pack.g, pack.averages, pack.columns, values)
+            _call(run, pack.w, pack.g, pack.averages, pack.columns, values(pack.w.shape[-1]))
             pack.empty(pieces)
         for i in batch.alone:
             state, w = pieces[i].state, _local(pieces[i].w)
@@ -200,7 +256,8 @@ class Fast:
                 g = _local(grads[i])
                 g = g if g.stride() == w.stride() else torch.empty_like(w, dtype=g.dtype).copy_(g)
                 kept = [_local(state[name]) for name in batch.columns]
-                _call(run, _laid(w, layout), _laid(g, layout), averages, kept, values)
+                size = w.numel() // kept[0].shape[0] if kept else 1
+                _call(run, _laid(w, layout), _laid(g, layout), averages, kept, values(size))
         if batch.columns:
             self._clock.tick([pieces[i].state for i in batch.members])
         if isinstance(move, Constrain):
@@ -333,7 +390,7 @@ def _call(run: Any, w: Tensor, g: Tensor, averages: list[Tensor], kept: list[Ten
     if w.ndim == 1:
         run([values, w, g, *averages])
         return
-    new = run([values, w, g, *averages, ones(w.shape[0], w.dtype, w.device), lanes(w.dtype, w.device), *kept])
+    new = run([values, w, g, *averages, ones(w.shape[0], w.dtype, w.device), scalar(w.device), *kept])
     for old, column in zip(kept, new, strict=True):
         old.copy_(column)
 

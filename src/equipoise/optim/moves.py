@@ -84,6 +84,17 @@ def directions(u: Any, count: int) -> list[Tensor]:
     return tensors
 
 
+def direction(g: Any, w: Any, averages: tuple[Any, ...], *, rule: Rule, t: int, group: dict[str, Any]) -> Any:
+    """The rule's direction for the gradients as a move has prepared them; the averages are changed in place."""
+    if group["maximize"]:
+        g = g.neg()
+    if group["l2"]:
+        g = g.add(w, alpha=float(group["l2"]))
+    if t == 1 and rule.starts(group):
+        rule.start(g, averages, group)
+    return rule(g, averages, rule.numbers(t, group), group)
+
+
 @final
 class Decay(Move):
     """`decayed` or `cautious`, by the group's kind of decay."""

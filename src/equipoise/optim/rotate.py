@@ -19,7 +19,6 @@ from torch import Tensor
 from equipoise import theory
 from equipoise.optim.moves import Move, Piece, decay_of, directions, plain_step, step_numbers, turns
 from equipoise.optim.rows import (
-    all_finite,
     as_rows,
     centred,
     column_like,
@@ -84,11 +83,15 @@ class RowMove(Move):
     ) -> dict[str, float] | None:
         """The numbers of step t, the tracker's `steps`-th, for that shape; None: the weights stay where they are."""
 
+    def sized(self, numbers: dict[str, float], size: int) -> dict[str, float]:
+        """The numbers for rows of that many weights."""
+        return numbers
+
     @abstractmethod
     def turn(
-        self, ww: Tensor, dw: Tensor, dd: Tensor, columns: tuple[Tensor, ...], size: Any, numbers: dict[str, Any]
+        self, ww: Tensor, dw: Tensor, dd: Tensor, columns: tuple[Tensor, ...], numbers: dict[str, Any]
     ) -> tuple[tuple[Tensor, ...], Tensor, Tensor]:
-        """The new columns, keep and push of rows of that many weights, from their inner products."""
+        """The new columns, keep and push of the rows, from their inner products and the numbers for their size."""
 
     def products(self, w: Tensor, d: Tensor, group: dict[str, Any]) -> tuple[Tensor, Tensor, Tensor]:
         """‖w‖², ⟨d,w⟩, ‖d‖² of the rows, of what `direction` makes of d, in one pass."""
@@ -134,13 +137,19 @@ class RowMove(Move):
         w = as_rows(piece.w, group["granularity"])
         d = as_rows(u, group["granularity"])
         columns = tuple(state[name] for name in self.columns) + self.given(state[self.columns[0]], group)
+        columns, w = self.rows(w, d, columns, numbers, group)
+        state.update(zip(self.columns, columns, strict=True))
+        put(piece.w, w)
+
+    def rows(
+        self, w: Tensor, d: Tensor, columns: tuple[Tensor, ...], numbers: dict[str, float], group: dict[str, Any]
+    ) -> tuple[tuple[Tensor, ...], Tensor]:
+        """The new columns, and the rows moved along their directions."""
         ww, dw, dd = self.products(w, d, group)
         d = self.direction(d, group)
-        columns, keep, push = self.turn(ww, dw, dd, columns, w.shape[1], numbers)
-        state.update(zip(self.columns, columns, strict=True))
-        if not all_finite(dd):
-            d = torch.where(push != 0, d, 0.0)
-        put(piece.w, w.mul(keep).addcmul_(d, push, value=-1))
+        columns, keep, push = self.turn(ww, dw, dd, columns, self.sized(numbers, w.shape[1]))
+        d = torch.where(push != 0, d, 0.0)  # what is not finite moves nothing; to look first would wait for the device
+        return columns, w.mul(keep).addcmul_(d, push, value=-1)
 
 
 @final
@@ -230,8 +239,11 @@ class Rotate(RowMove):
             "noise": 0.0,
         }
 
+    def sized(self, numbers: dict[str, float], size: int) -> dict[str, float]:
+        return numbers | {"goal": numbers["goal"] * math.sqrt(size)}
+
     def turn(
-        self, ww: Tensor, dw: Tensor, dd: Tensor, columns: tuple[Tensor, ...], size: Any, numbers: dict[str, Any]
+        self, ww: Tensor, dw: Tensor, dd: Tensor, columns: tuple[Tensor, ...], numbers: dict[str, Any]
     ) -> tuple[tuple[Tensor, ...], Tensor, Tensor]:
         n, nu, *speeds = columns
         tangent = (numbers["angle"] * speeds[0]).clamp_max(1.5).tan() if speeds else numbers["tangent"]
@@ -240,18 +252,20 @@ class Rotate(RowMove):
         # Less than this is rounding, which must not become a direction; what is not finite is not greater.
         now = torch.where(now > 16 * torch.finfo(dd.dtype).eps * dd + numbers["noise"] * ww, now, 0.0)
         nu = nu * numbers["beta"] + now * numbers["take"]
-        s = (nu * numbers["tracked"] + now * numbers["own"]).sqrt()
-        length = torch.where((s > 0) & (now > 0), tangent * ww.sqrt() / s.clamp_min(1e-38), 0.0)
-        # In this order: the square of a length over a small direction would be too large for its type.
-        shrink = n / (ww + (length * now.sqrt()).square()).sqrt().clamp_min(1e-38)
+        square = nu * numbers["tracked"] + now * numbers["own"]  # s²
+        moves = (square > 0) & (now > 0)
+        square = torch.where(moves, square, 1.0)
+        length = torch.where(moves, tangent * ww.sqrt() / square.sqrt(), 0.0)
+        # ‖w − length·d‖² = ‖w‖²·(1 + tan²·‖d‖²/s²): length² itself may be too large for its type.
+        shrink = n / (ww * (1 + torch.where(moves, tangent * tangent * (now / square), 0.0))).sqrt().clamp_min(1e-38)
         keep = shrink * (1 + torch.where(length > 0, length * along, 0.0))
-        # Rows that started at zero take plain decayed steps, until they are as long as their equilibrium.
+        # Rows that started at zero take plain decayed steps, until they are as long as their equilibrium, and stay so.
         left, lr = numbers["left"], numbers["lr"]
         growing = n < 0
         still = growing | (ww == 0)
-        long = (ww * (left * left) - dw * (2 * left * lr) + dd * (lr * lr)).clamp_min(0.0).sqrt()
-        goal = numbers["goal"] * size**0.5 - n * numbers["unknown"]
-        n = torch.where(growing & (long >= goal) & (long < math.inf), long, n)
+        reached = ww * (left * left) - dw * (2 * left * lr) + dd * (lr * lr)  # ‖w − ηd‖² of the decayed step
+        goal = numbers["goal"] - n * numbers["unknown"]
+        n = torch.where(growing & (reached >= goal * goal) & (reached < math.inf), goal, n)
         return (n, nu), torch.where(still, left, keep), torch.where(still, lr, shrink * length)
 
     def __call__(self, pieces: list[Piece], u: Any, *, rule: Rule, t: int, group: dict[str, Any]) -> None:
@@ -303,7 +317,7 @@ class Hyperball(RowMove):
         return {"lr": float(group["lr"])} if float(group["lr"]) else None
 
     def turn(
-        self, ww: Tensor, dw: Tensor, dd: Tensor, columns: tuple[Tensor, ...], size: Any, numbers: dict[str, Any]
+        self, ww: Tensor, dw: Tensor, dd: Tensor, columns: tuple[Tensor, ...], numbers: dict[str, Any]
     ) -> tuple[tuple[Tensor, ...], Tensor, Tensor]:
         (n,) = columns
         # ‖x‖ = ‖w‖·√(1 − 2·length·⟨d,w⟩/‖w‖² + r²), as ‖w‖² times anything may be too large for its type.
