@@ -33,15 +33,29 @@ def chunk(device: str) -> int:
 
 
 def restarts(
-    polynomials: Sequence[Polynomial], gram: bool, dtype: torch.dtype, accuracy: float | None = None
+    polynomials: Sequence[Polynomial],
+    gram: bool,
+    dtype: torch.dtype,
+    accuracy: float | None = None,
+    margin: bool = False,
 ) -> list[bool]:
-    """After which steps Y is multiplied and R computed anew; where an accuracy is promised, sooner.
+    """After which steps Y is multiplied and R computed anew.
 
     Rounding moves the eigenvalues of R by about ε, also below 0 and above the interval that the polynomials are made
     for. Each step on R enlarges the small ones by a²; a fresh R = YYᵀ has forgotten that. So a² may only gather up to a
-    limit before the last R of a stretch. The limits were measured on low-rank, rank-deficient, geometric and two-valued
-    spectra. In bfloat16 at most two steps go together, and only late ones, whose gains a are small: with the first two
-    together, singular values of which half are 1 and half 0.03 come out at 1.6, and with more steps they diverge.
+    limit before the last R of a stretch, a lower one where an accuracy is promised. The limits were measured on
+    low-rank, rank-deficient, geometric and two-valued spectra.
+
+    In bfloat16 at most two steps go together: late ones, whose gains a are small, and the first two if the polynomials
+    have a margin for it and two or more steps follow. Without that margin, singular values of which half are 1 and half
+    0.03 come out at 2, and with more steps they diverge.
+
+    Args:
+        polynomials: one for each step.
+        gram: whether steps may go together at all.
+        dtype: of the products.
+        accuracy: what is promised, if something is.
+        margin: whether the polynomials are `optimal` with `BF16_SAFETY`.
     """
     if not gram:
         return [True] * len(polynomials)
@@ -50,11 +64,12 @@ def restarts(
         most = min(most, accuracy / (_GRAM_ERROR * torch.finfo(dtype).eps))
     ends: list[bool] = []
     gain = 1.0
-    for p, following in zip(polynomials, [*polynomials[1:], None], strict=True):
+    for i, (p, following) in enumerate(zip(polynomials, [*polynomials[1:], None], strict=True)):
         if following is None:
             end = True
         elif dtype == torch.bfloat16:
-            end = p[0] * following[0] > _BF16_PAIR or ends[-1:] == [False]
+            first = i == 0 and margin and accuracy is None and len(polynomials) >= 4
+            end = (p[0] * following[0] > _BF16_PAIR and not first) or ends[-1:] == [False]
         else:
             gain *= p[0] ** 2
             end = gain > most

@@ -14,7 +14,7 @@ from equipoise.geometry.coefficients import Polynomial
 from equipoise.theory import _check as check
 
 METHODS = ("auto", "direct", "gram", "svd")
-_STEPS = 4
+_STEPS, _LOWER, _BF16_LOWER = 4, 3e-3, 4e-3
 _DTYPES = (torch.bfloat16, torch.float32, torch.float64)
 _ROUNDING = {torch.bfloat16: (1.1e-3, 1e-2), torch.float32: (8e-8, 2e-6), torch.float64: (1.6e-16, 4e-15)}
 
@@ -24,7 +24,7 @@ def polar(
     *,
     steps: int | None = None,
     accuracy: float | None = None,
-    lower: float = 3e-3,
+    lower: float | None = None,
     method: str = "auto",
     coefficients: str | Sequence[Sequence[float]] = "optimal",
     degree: int = 5,
@@ -34,10 +34,10 @@ def polar(
 ) -> Tensor:
     """UVᵀ for every matrix UΣVᵀ in x, that is dualize(x) in the spectral norm.
 
-    The default is made for Muon: four steps bring every singular value of at least 3e-3 s to within 20 % of 1 in
-    float32, where Muon's five classic steps leave 32 %. Here s is the bound on the largest singular value that x is
-    divided by: (Σσ⁸)^⅛, at most rank^⅛ times the largest one, 1.6 times for a Gaussian 768 × 768 matrix.
-    In bfloat16 the steps alone leave 22 %, and rounding moves a singular value at 3e-3 s by a third (`rounding`).
+    The default is made for Muon: in float32 four steps bring every singular value of at least 3e-3 s to within 20 % of
+    1, where Muon's five classic steps leave 32 %. Here s is the bound on the largest singular value that x is divided
+    by: (Σσ⁸)^⅛, at most rank^⅛ times the largest one, 1.6 times for a Gaussian 768 × 768 matrix. In bfloat16 they
+    bring those of at least 4e-3 s to within 15 %, before rounding, which moves the smallest of them by up to a quarter.
     Ask for `accuracy`, or `method="svd"`, to have more.
     The result does not depend on the scale of x. Zero gives zero, NaN gives NaN in its matrix alone. Singular values
     below `lower` come out smaller than 1: with `"svd"` those at rounding level are taken as zero, and stay zero.
@@ -47,7 +47,7 @@ def polar(
         steps: Number of polynomial steps; 4 unless `accuracy` or `coefficients` say otherwise.
         accuracy: Instead of steps: largest ‖UVᵀ − result‖₂ of a matrix whose singular values are in [lower, 1] · s. It
             holds in the dtype of the products, rounding included, or is refused.
-        lower: The smallest singular value, relative to s, that should arrive near 1.
+        lower: The smallest singular value, relative to s, that should arrive near 1; 3e-3, in bfloat16 4e-3.
         method: `"direct"` multiplies x in every step, `"gram"` iterates on the smaller Gram matrix, `"auto"` takes the
             one with fewer flops, `"svd"` is exact and the only one through which gradients flow.
         coefficients: `"optimal"`, `"muon"` (the classic quintic), or a sequence of (a, b) and (a, b, c).
@@ -78,7 +78,8 @@ def polar(
     if method == "svd":
         return _exact(x, dtype)
     with torch.no_grad():
-        ends = _ends(polynomials, method, tuple(x.shape[-2:]), products, accuracy)
+        margin = coefficients == "optimal"
+        ends = _ends(polynomials, method, tuple(x.shape[-2:]), products, accuracy, margin)
         out = _iterate.iterate(x.reshape(-1, *x.shape[-2:]), polynomials, ends, products, bound, overwrite)
         return out.reshape(x.shape).to(x.dtype)
 
@@ -88,7 +89,7 @@ def plan(
     x: Tensor,
     steps: int | None = None,
     accuracy: float | None = None,
-    lower: float = 3e-3,
+    lower: float | None = None,
     coefficients: str | Sequence[Sequence[float]] = "optimal",
     degree: int = 5,
     dtype: torch.dtype | None = None,
@@ -104,6 +105,7 @@ def plan(
     if dtype is not None and dtype not in _DTYPES:
         raise ValueError(f"dtype = {dtype!r}: must be torch.bfloat16, torch.float32 or torch.float64")
     dtype = dtype or default_dtype(x.dtype, x.device.type, accuracy)
+    lower = lower if lower is not None else _BF16_LOWER if dtype == torch.bfloat16 else _LOWER
     if coefficients != "optimal":
         if accuracy is not None:
             raise ValueError(f"accuracy = {accuracy!r}: works with coefficients = 'optimal' alone; give steps")
@@ -167,6 +169,7 @@ def _ends(
     shape: tuple[int, int],
     dtype: torch.dtype,
     accuracy: float | None = None,
+    margin: bool = False,
 ) -> tuple[bool, ...]:
     """After which steps x is multiplied: the cheaper plan, or the one that was asked for."""
     alpha = max(shape) / min(shape)
@@ -175,7 +178,7 @@ def _ends(
         large, small = _iterate.products(polynomials, ends)
         return alpha * large + small
 
-    direct, gram = (_iterate.restarts(polynomials, g, dtype, accuracy) for g in (False, True))
+    direct, gram = (_iterate.restarts(polynomials, g, dtype, accuracy, margin) for g in (False, True))
     if method == "auto":
         return tuple(min(direct, gram, key=cost))
     return tuple(gram if method == "gram" else direct)
