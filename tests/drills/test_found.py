@@ -79,8 +79,8 @@ def test_a_row_that_starts_at_zero_survives_a_huge_gradient() -> None:
 
 def test_a_step_of_the_whole_weight_stays_where_it_is() -> None:
     """There w − ‖w‖·u/‖u‖ is 0, and has no direction."""
-    left = stepped(eq.HyperballAdamW, torch.full((1, 1), 2.0), torch.ones(1, 1), lr=1.0)
-    assert left.tolist() == [[2.0]]
+    left = stepped(eq.HyperballAdamW, torch.full((1, 2), 2.0), torch.ones(1, 2), lr=1.0)
+    assert left.tolist() == [[2.0, 2.0]]
 
 
 @pytest.mark.parametrize("make", [eq.Muon, eq.RotationalMuon, eq.HyperballMuon])

@@ -41,6 +41,9 @@ def open_read(directory: Path) -> sqlite3.Connection:
         db.close()
         if "open" not in str(error) and "readonly" not in str(error):
             raise
+    except UnicodeDecodeError as error:  # SQLite quotes the damaged bytes in its message
+        db.close()
+        raise sqlite3.DatabaseError("the table of contents is damaged") from error
     except BaseException:
         db.close()
         raise
