@@ -572,13 +572,13 @@ def test_an_lr_that_a_step_finds_is_that_of_the_step(tmp_path: Path) -> None:
     optimizer = eq.SteepestDescent(model.parameters(), sharpness=10.0, weight_decay=0.1)
     used: list[float] = []
     with eq.watch(model, optimizer, tmp_path, every=1, strict=True):
-        train(model, optimizer, 4, lambda step, loss: used.append(optimizer.param_groups[0]["lr"]))
+        train(model, optimizer, 4, lambda step, loss: used.append(float(optimizer.param_groups[0]["lr"])))
     with eq.Run.open(tmp_path) as run:
         assert len(set(used)) == 4
         assert run.series("lr/0").values.tolist() == pytest.approx(used)
     again = copy.deepcopy(optimizer)  # a copy has no hooks
     again.step()
-    assert again.param_groups[0]["lr"] != used[-1]
+    assert float(again.param_groups[0]["lr"]) != used[-1]
 
 
 @pytest.mark.parametrize("resume", [True, 5])

@@ -1,5 +1,6 @@
 """Muon and steepest descent: the published step, the right state, every kind of matrix, and the modular step."""
 
+import contextlib
 import copy
 import itertools
 import math
@@ -8,9 +9,12 @@ from typing import Any
 import pytest
 import torch
 import zoo
+from live_bytes import LiveBytes, NoSync
+from torch._subclasses import FakeTensorMode
 
 import equipoise as eq
 from equipoise import geometry, theory
+from equipoise.optim.many import Many
 from equipoise.optim.matrix_rules import lr_scale
 
 SHAPES = ((24, 16), (16, 24), (16, 16), (8,))
@@ -278,6 +282,8 @@ def test_hyperball_muon_steps_by_lr() -> None:
         ({"split": 5}, "split = 5: must divide the 24 rows"),
         ({"polar": {"step": 3}}, "polar"),
         ({"adam": {"eta": 3}}, "adam"),
+        ({"polar": {"dtype": torch.float16}}, "dtype = torch.float16: must be torch.bfloat16"),
+        ({"polar": {"dtype": torch.bfloat16, "accuracy": 1e-3}}, "rounding in torch.bfloat16 may cost"),
     ],
 )
 def test_bad_arguments_are_named(options: dict[str, Any], message: str) -> None:
@@ -305,6 +311,42 @@ def test_the_modular_step_is_the_closed_form() -> None:
     for p, w, delta in zip(params, start, expected, strict=True):
         torch.testing.assert_close(p.detach() - w, delta, rtol=1e-10, atol=1e-12)
     assert optimizer.param_groups[0]["lr"] == pytest.approx(float(modular.dual(grads)) / 3.0)  # type: ignore[arg-type]
+
+
+STEEPEST: dict[str, dict[str, Any]] = {
+    "default": {},
+    "five steps": {"polar": {"steps": 5}},
+    "bfloat16": {"polar": {"dtype": torch.bfloat16}},
+    "exact": {"polar": {"method": "svd"}},
+}
+
+
+@pytest.mark.parametrize("name", STEEPEST)
+@pytest.mark.parametrize("norm", ["spectral", "rms->rms"])
+def test_steepest_descent_iterates_to_what_it_says(name: str, norm: str) -> None:
+    """Against the exact direction and dual norm: within 1e-2 by default, to rounding where exactness is asked for."""
+    params = parameters([(24, 16), (16, 24)])
+    start = [p.detach().clone() for p in params]
+    optimizer = eq.SteepestDescent(params, norm=norm, sharpness=2.0, **STEEPEST[name])
+    run(optimizer, params, 1)
+    lr = sum(float(geometry.named(norm).dual(p.grad)) for p in params if p.grad is not None) / 2
+    near = {"exact": 1e-5, "bfloat16": 0.3}.get(name, 1e-2)
+    assert float(optimizer.param_groups[0]["lr"]) == pytest.approx(lr, rel=near)
+    for p, w in zip(params, start, strict=True):
+        assert p.grad is not None
+        exact = geometry.named(norm).dualize(p.grad)
+        made = (w - p.detach()) / optimizer.param_groups[0]["lr"]
+        assert float(geometry.named(norm).norm(made - exact)) < near
+
+
+def test_steepest_descent_is_exact_in_float64_and_decomposes_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[torch.dtype] = []
+    svd = torch.linalg.svd
+    monkeypatch.setattr(torch.linalg, "svd", lambda x, **options: made.append(x.dtype) or svd(x, **options))
+    for dtype in (torch.float32, torch.bfloat16, torch.float64):
+        params = parameters([(24, 16), (8,)], dtype)
+        run(eq.SteepestDescent(params, sharpness=2.0), params, 1)
+    assert set(made) == {torch.float64}
 
 
 def test_steepest_descent_takes_norms_from_roles() -> None:
@@ -345,3 +387,100 @@ def test_steepest_descent_lowers_a_quadratic_at_its_sharpness() -> None:
         optimizer.step()
     assert all(later < earlier for earlier, later in itertools.pairwise(losses))
     assert losses[-1] < 0.7 * losses[0]
+
+
+MiB = 1 << 20
+KINDS: dict[str, Any] = {
+    "Muon": eq.Muon,
+    "Muon, bfloat16": lambda params: eq.Muon(params, polar={"dtype": torch.bfloat16}),
+    "Muon, not Nesterov": lambda params: eq.Muon(params, nesterov=False),
+    "SteepestDescent": lambda params: eq.SteepestDescent(params, momentum=0.9),
+}
+
+
+def most_live(make: Any, shapes: list[tuple[int, ...]], device: str = "meta") -> int:
+    """The most bytes that a second step, when there is state, holds beside parameters, gradients and state."""
+    params = [torch.nn.Parameter(torch.zeros(s, device=device)) for s in shapes]
+    for p in params:
+        p.grad = torch.ones_like(p)
+    optimizer = make(params)
+    optimizer.step()
+    with LiveBytes() as count:
+        optimizer.step()
+    assert count.now < 1024  # nothing is kept
+    return count.peak
+
+
+def torchs(params: Any) -> torch.optim.Optimizer:
+    return torch.optim.Muon(params, lr=0.1)
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_a_step_holds_a_few_matrices_and_not_all(name: str) -> None:
+    """Of 32 matrices of 4096²: four in float32, as much as torch in bfloat16; small ones share at most 80 MiB."""
+    many, one = [(4096, 4096)] * 32, 64 * MiB
+    assert most_live(KINDS[name], many) <= 4 * one + MiB
+    assert most_live(KINDS[name], many) <= most_live(torchs, many) + one + MiB
+    small = [(256, 256)] * 60 + [(256, 1024)] * 20
+    assert most_live(KINDS[name], small) <= most_live(torchs, small) + 80 * MiB
+    if "bfloat16" in name:
+        assert most_live(KINDS[name], many) <= most_live(torchs, many) + MiB
+
+
+def test_live_bytes_are_counted() -> None:
+    with LiveBytes() as count:
+        x = torch.zeros(MiB // 4, device="meta")
+        assert count.now == MiB
+        y = x.view(2, -1)  # of the same memory
+        z = y + 1
+        assert count.now == 2 * MiB
+        del z
+        x.add_(1)
+        assert (count.now, count.peak) == (MiB, 2 * MiB)
+        del x
+        assert count.now == MiB
+        del y
+        assert count.now == 0
+
+
+def one_call(optimizer: Any, params: list[torch.nn.Parameter]) -> None:
+    """The rule on all parameters of each group, as the engine calls it."""
+    for group in optimizer.param_groups:
+        rule, _ = optimizer.pair(group)
+        g = Many([p.grad for p in group["params"] if p.grad is not None])
+        averages = tuple(Many([torch.zeros_like(p) for p in group["params"]]) for _ in rule.state)
+        rule(g, averages, rule.numbers(1, group), group)
+    if getattr(optimizer, "sharpness", None) is not None:
+        optimizer._find_lr()
+
+
+RULES: dict[str, Any] = KINDS | {
+    "RotationalMuon": eq.RotationalMuon,
+    "HyperballMuon": eq.HyperballMuon,
+    "SteepestDescent, sharpness": lambda params: eq.SteepestDescent(params, sharpness=2.0),
+}
+
+
+@pytest.mark.parametrize("name", RULES)
+@pytest.mark.parametrize("where", ["fake", "meta", "without waiting"])
+def test_rules_do_not_look_at_numbers(name: str, where: str) -> None:
+    """They run where there are none, and no host waits for its device."""
+    mode: Any = {"fake": FakeTensorMode, "meta": contextlib.nullcontext, "without waiting": NoSync}[where]()
+    with mode, torch.no_grad():
+        params = [
+            torch.nn.Parameter(torch.ones(s, device="meta" if where == "meta" else "cpu")) for s in ((6, 4), (4, 9))
+        ]
+        for p in params:
+            p.grad = torch.ones_like(p)
+        one_call(RULES[name](params), params)
+
+
+def test_small_matrices_share_a_call_and_large_ones_do_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    shapes = [(8, 16), (600, 2000), (16, 8), (8, 16), (600, 2000), (16, 8), (8, 16)]
+    params = parameters(shapes)
+    optimizer = eq.Muon(params)
+    calls: list[tuple[int, ...]] = []
+    polar = geometry.polar
+    monkeypatch.setattr(geometry, "polar", lambda x, **options: calls.append(tuple(x.shape)) or polar(x, **options))
+    run(optimizer, params, 1)
+    assert sorted(calls) == [(1, 600, 2000), (1, 600, 2000), (2, 16, 8), (3, 8, 16)]

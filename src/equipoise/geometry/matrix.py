@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -99,8 +100,28 @@ class Operator(Norm):
         elif self.steps is None:
             value = polar(wide, method="svd")
         else:
-            value = polar(g, steps=self.steps).to(wide.dtype)
+            return self.iterated(g, steps=self.steps)
         return (value / self._scale(g)).to(g.dtype)
+
+    @property
+    def spectral(self) -> bool:
+        """Whether this is ℓ2→ℓ2 or one of its RMS kin, whose dualize is UVᵀ up to a factor."""
+        return self._p == self._q == 2
+
+    def iterated(self, g: Tensor, **options: Any) -> Tensor:
+        """Dualize by `polar` with these arguments. Then ‖g‖† is ⟨g, that⟩, as near as that is to UVᵀ.
+
+        Args:
+            g: The gradient.
+            **options: Of `polar`, such as `accuracy` or `dtype`.
+
+        >>> g = torch.diag(torch.tensor([3.0, -1.0]))
+        >>> [[round(x, 2) for x in row] for row in Operator().iterated(g, accuracy=1e-3).tolist()]
+        [[1.0, 0.0], [0.0, -1.0]]
+        """
+        if not self.spectral:
+            raise ValueError(f"p = {self.p!r}, q = {self.q!r}: only ℓ2→ℓ2 and its RMS kin are dualized by iteration")
+        return (polar(widened("g", g, 2), **options) / self._scale(g)).to(g.dtype)
 
     def project(self, x: Tensor) -> Tensor:
         """Every row, column or singular value into its own ball."""

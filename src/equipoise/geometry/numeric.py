@@ -53,7 +53,7 @@ def induced_norm(
     wide = widened("x", x, 2).unsqueeze(-3)
     n = x.shape[-1]
     generator = torch.Generator().manual_seed(check.whole("seed", seed))
-    starts = torch.cat([torch.eye(n, dtype=torch.float64), torch.randn(restarts, n, generator=generator).double()])
+    starts = torch.cat([torch.eye(n), torch.randn(restarts, n, generator=generator)])
     t = dualize_lp(starts.to(wide), p)  # (starts, n): any vector of norm 1 will do
     best = torch.zeros(())
     for _ in range(iterations):

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from equipoise import geometry
-from equipoise.geometry import Norm
+from equipoise.geometry import Norm, Operator
 from equipoise.optim.many import Many
 from equipoise.optim.rules import Rule
 from equipoise.optim.sharing import cost, divided, mesh_of, whole
@@ -147,15 +147,36 @@ class DualRule(MatrixRule):
     @staticmethod
     def direction(x: Tensor, group: dict[str, Any]) -> Tensor:
         """dualize(x)/s."""
-        return _seen(x, group, lambda norm, y: norm.dualize(y)) / group["layer_scale"]  # type: ignore[operator]
+        return _seen(x, group, lambda norm, y: _dualized(norm, y, group)) / group["layer_scale"]
 
     @staticmethod
     def dual(x: Tensor, group: dict[str, Any]) -> Tensor:
         """‖x‖†/s."""
-        return _seen(whole(x), group, lambda norm, y: norm.dual(y)).sum() / group["layer_scale"]
+        return _seen(whole(x), group, lambda norm, y: _dual(norm, y, group)).sum() / group["layer_scale"]
 
     def theory(self, group: dict[str, Any]) -> dict[str, Any]:
         return {"optimizer": "ngd"}  # a step of fixed length in its norm; the nearest that theory knows
+
+
+STEEPEST = {"accuracy": 1e-2}
+"""Of `geometry.polar` for steepest descent, where nothing else is asked for."""
+
+
+def _options(x: Tensor, group: dict[str, Any]) -> dict[str, Any]:
+    """Of `geometry.polar` for a matrix: the group's, or the exact factor in float64 and else the iteration."""
+    return group["polar"] or ({"method": "svd"} if x.dtype == torch.float64 else STEEPEST)
+
+
+def _dualized(norm: Norm, x: Tensor, group: dict[str, Any]) -> Tensor:
+    if isinstance(norm, Operator) and norm.spectral and norm.steps is None:
+        return norm.iterated(x, **_options(x, group))
+    return norm.dualize(x)
+
+
+def _dual(norm: Norm, x: Tensor, group: dict[str, Any]) -> Tensor:
+    if isinstance(norm, Operator) and norm.spectral and norm.steps is None:
+        return (x * _dualized(norm, x, group)).sum()
+    return norm.dual(x)
 
 
 def _seen(x: Tensor, group: dict[str, Any], what: Callable[[Norm, Tensor], Any]) -> Tensor:
