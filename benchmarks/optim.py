@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from machine import device, features
 from timing import medians
 
 import equipoise as eq
@@ -33,7 +34,7 @@ PEERS = {
 
 
 def parameters(shapes: list[tuple[int, ...]]) -> list[torch.nn.Parameter]:
-    made = [torch.nn.Parameter(torch.randn(s) * 0.02) for s in shapes]
+    made = [torch.nn.Parameter(torch.randn(s, device=device()) * 0.02) for s in shapes]
     for p in made:
         p.grad = torch.randn_like(p)
     return made
@@ -70,7 +71,7 @@ def table(title: str, shapes: list[tuple[int, ...]], rounds: int) -> str:
     """One table: ratios to fused AdamW, and the bandwidth that the needed traffic comes to, against a copy's."""
     todo = jobs(shapes)
     count = sum(a * b for a, b in shapes)
-    here, there = torch.empty(count), torch.randn(count)
+    here, there = torch.empty(count, device=device()), torch.randn(count, device=device())
     todo["copy"] = lambda: here.copy_(there)
     seconds = medians(todo, rounds=rounds)
     copy = 2 / seconds.pop("copy")
@@ -88,7 +89,7 @@ def main() -> None:
         table("24 matrices 768² … 3072×768, 35 M weights", MATRICES, 15),
         table("200 matrices 64², 0.8 M weights", SMALL, 60),
     ]
-    text = "\n\n".join(tables)
+    text = "\n\n".join([f"On {features()}:", *tables])
     print(text)
     if "--write" in sys.argv:
         page = PAGE.read_text()

@@ -1,9 +1,8 @@
 """The polar factor against torch.optim.Muon's Newton–Schulz, as ratios measured in one run, interleaved, medians.
 
 Below 1 is faster than the peer. The matrices are those of a small transformer: 12 of 768 × 768, 6 of 3072 × 768 and 6
-of 768 × 3072, of which two each are run and weighted. A CPU without bfloat16 instructions would take minutes for
-torch's function, so there that comparison is made at a quarter of the size. The same function in float32 tells how much
-is due to the algorithm and how much to the dtype.
+of 768 × 3072, of which two each are run and weighted. In bfloat16 the peer is torch's own function; where bfloat16 is
+slow that would take minutes and is left out. In float32 it is the same function word for word.
 """
 
 from __future__ import annotations
@@ -11,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import torch
+from machine import bfloat16_is_fast, device, features
 from timing import medians
 from torch import Tensor
 from torch.optim._muon import _zeropower_via_newtonschulz as newton_schulz
@@ -38,22 +38,26 @@ def spread(x: Tensor) -> float:
     return (torch.linalg.svdvals(x.double()) - 1).square().mean().sqrt().item()
 
 
-def flops(x: Tensor) -> tuple[str, float]:
+def flops(x: Tensor, dtype: torch.dtype) -> tuple[str, float]:
     """Products of the default plan, and its flops over those of five classic steps, symmetry not counted."""
-    polynomials, dtype = polar_factor.plan(x=x)
-    large, small = _iterate.products(polynomials, polar_factor._ends(polynomials, "auto", tuple(x.shape[-2:]), dtype))
+    polynomials, dtype = polar_factor.plan(x=x, dtype=dtype)
+    ends = polar_factor._ends(polynomials, "auto", tuple(x.shape[-2:]), dtype, None, True)
+    large, small = _iterate.products(polynomials, ends)
     alpha = max(x.shape[-2:]) / min(x.shape[-2:])
     return f"{large} large + {small} small", (alpha * large + small) / (5 * (2 * alpha + 1))
 
 
-def compare(peer: str, function: Callable[[Tensor], Tensor], shrink: int = 1) -> None:
+def compare(peer: str, function: Callable[[Tensor], Tensor], dtype: torch.dtype) -> None:
     """Print the time of `polar` over that of the peer, for each shape and for all."""
-    ours = {"polar": {}, "polar, steps=3": {"steps": 3, "lower": 1e-2}}
+    where = device()
+    ours = {"polar": {}, "polar, steps=5": {"steps": 5}}
     total = dict.fromkeys((*ours, peer), 0.0)
+
     for shape, count in SHAPES.items():
-        x = torch.randn(SAMPLE, *(s // shrink for s in shape))
+        x = torch.randn(SAMPLE, *shape).to(where)
         jobs: dict[str, Callable[[], object]] = {
-            name: lambda x=x, options=options: geometry.polar(x, **options) for name, options in ours.items()
+            name: lambda x=x, options=options: geometry.polar(x, dtype=dtype, **options)
+            for name, options in ours.items()
         }
         jobs[peer] = lambda x=x: [function(m) for m in x]
         seconds = medians(jobs, rounds=7)
@@ -66,20 +70,24 @@ def compare(peer: str, function: Callable[[Tensor], Tensor], shrink: int = 1) ->
 
 def main() -> None:
     torch.manual_seed(0)
-    fast = geometry.fast_dtype("cpu")
-    print(f"{torch.get_num_threads()} threads, polar computes in {fast}")
-    for shape in SHAPES:
-        x = torch.randn(shape)
-        low = 30 * torch.randn(shape[0], 8) @ torch.randn(8, shape[1]) / 8 + x
-        products, share = flops(x)
-        print(f"{shape}: {products} products, {share:.2f} of the flops of five classic steps; rms of σ − 1:")
-        for name, m in (("gaussian", x), ("low rank plus noise", low)):
-            print(f"  {name}: polar {spread(geometry.polar(m)):.3f}, classic {spread(classic(m)):.3f}")
-    shrink = 1 if fast == torch.bfloat16 else 4
-    print("time over torch.optim.Muon's function, bfloat16" + (f", at 1/{shrink} of the size" if shrink > 1 else ""))
-    compare("torch", lambda m: newton_schulz(m, geometry.MUON, 5, 1e-7), shrink)
-    print("time over the same function in float32")
-    compare("classic", classic)
+    print(features())
+    for dtype in (torch.bfloat16, torch.float32) if bfloat16_is_fast() else (torch.float32,):
+        for shape in SHAPES:
+            x = torch.randn(shape)
+            low = 30 * torch.randn(shape[0], 8) @ torch.randn(8, shape[1]) / 8 + x
+            products, share = flops(x, dtype)
+            print(
+                f"{dtype} {shape}: {products} products, {share:.2f} of the flops of five classic steps; rms of σ − 1:"
+            )
+            for name, m in (("gaussian", x), ("low rank plus noise", low)):
+                ours = spread(geometry.polar(m.to(device()), dtype=dtype).cpu())
+                print(f"  {name}: polar {ours:.3f}, classic {spread(classic(m)):.3f}")
+        if dtype == torch.bfloat16:
+            print("time over torch.optim.Muon's function, in bfloat16")
+            compare("torch", lambda m: newton_schulz(m, geometry.MUON, 5, 1e-7), dtype)
+        else:
+            print("time over the same function in float32")
+            compare("classic", classic, dtype)
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
+from machine import bfloat16_is_fast
 from timing import medians
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import Shard, distribute_tensor
@@ -26,7 +27,7 @@ SHAPES = [(512, 512)] * 8 + [(2048, 512)] * 4 + [(512, 2048)] * 4
 def worker(rank: int, port: int) -> None:
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     torch.set_num_threads(1)
-    if eq.geometry.fast_dtype("cpu") != torch.bfloat16:
+    if not bfloat16_is_fast(torch.device("cpu")):
         torch.Tensor.bfloat16 = lambda x, *_: x.float().clone()  # type: ignore[method-assign]
     dist.init_process_group("gloo", rank=rank, world_size=RANKS)
     mesh = init_device_mesh("cpu", (RANKS,))

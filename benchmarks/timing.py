@@ -6,6 +6,8 @@ import statistics
 import time
 from collections.abc import Callable
 
+from machine import device, wait
+
 
 def medians(jobs: dict[str, Callable[[], object]], rounds: int = 5) -> dict[str, float]:
     """Median seconds of each job, the jobs interleaved so that a noisy machine hits all alike."""
@@ -13,9 +15,11 @@ def medians(jobs: dict[str, Callable[[], object]], rounds: int = 5) -> dict[str,
     for job in jobs.values():
         job()  # warm up: compile, fill caches
         job()
+        wait(device())
     for _ in range(rounds):
         for name, job in jobs.items():
             start = time.perf_counter()
             job()
+            wait(device())
             times[name].append(time.perf_counter() - start)
     return {name: statistics.median(t) for name, t in times.items()}

@@ -212,8 +212,8 @@ def test_rows_of_one_number_take_plain_steps(make: Any, options: dict[str, Any],
     twins = {optim.RotationalLion: optim.Lion, optim.RotationalMuon: optim.Muon}
     w, v = (torch.nn.Parameter(torch.arange(-2.0, 4.0).reshape(6, 1)) for _ in range(2))
     start = w.detach().clone()
-    center = {} if make is optim.HyperballAdamW else {"center": True}
-    scale = {"scale": "none"} if make is optim.RotationalMuon else {}
+    center: dict[str, Any] = {} if make is optim.HyperballAdamW else {"center": True}
+    scale: dict[str, Any] = {"scale": "none"} if make is optim.RotationalMuon else {}
     optimizer = make([w], lr=0.01, compile=compiled, **options, **center)
     assert torch.equal(w.detach(), start)
     plain = twins.get(make, optim.AdamW)([v], lr=0.01, weight_decay=0.1, **scale)
