@@ -132,6 +132,20 @@ def test_groups_may_come_to_any_of_them(tmp_path: Path) -> None:
         assert list(run.series("norm", "3.weight").steps) == [2]
 
 
+def test_a_switch_has_the_lr_of_the_one_whose_turn_it_is(tmp_path: Path) -> None:
+    model = network()
+    params = list(model.parameters())
+    switch = eq.Switch(torch.optim.AdamW(params, lr=0.01), torch.optim.SGD(params, lr=0.5), at=2)
+    scheduler = torch.optim.lr_scheduler.ExponentialLR(switch, 0.5)
+    with eq.watch(model, switch, tmp_path, every=1, strict=True):
+        for step in range(4):
+            loss_of(model, step).backward()
+            switch.step()
+            scheduler.step()
+    with eq.Run.open(tmp_path) as run:
+        assert run.series("lr/0").values.tolist() == pytest.approx([0.01, 0.005, 0.125, 0.0625])
+
+
 def test_what_cannot_be_watched_together_is_refused(tmp_path: Path) -> None:
     p = nn.Parameter(torch.ones(2))
     one, two = torch.optim.SGD([p], lr=0.1), torch.optim.SGD([p], lr=0.1)

@@ -21,6 +21,12 @@ def wrapped(params: list[torch.nn.Parameter], **options: Any) -> optim.Rotationa
     return optim.Rotational(torch.optim.AdamW(params, **options))
 
 
+def switched(params: list[torch.nn.Parameter], **options: Any) -> optim.Switch:
+    switch = optim.Switch(optim.AdamW(params, **options), optim.RotationalAdamW(params, **options), at=1, blend=1)
+    switch.state_dict()  # looks for the names of states, and changes nothing
+    return switch
+
+
 CASES: list[tuple[Any, dict[str, Any]]] = [
     (optim.AdamW, {"lr": 0.01, "weight_decay": 0.1}),
     (optim.AdamW, {"lr": 0.01, "weight_decay": 0.1, "decay": "cautious"}),
@@ -34,6 +40,7 @@ CASES: list[tuple[Any, dict[str, Any]]] = [
     (optim.RotationalAdamW, {"lr": 0.01, "weight_decay": 0.1, "speeds": "rising"}),
     (optim.HyperballAdamW, {"lr": 0.01}),
     (wrapped, {"lr": 0.01, "weight_decay": 0.1}),
+    (switched, {"lr": 0.01, "weight_decay": 0.1}),
     (optim.AdamCPR, {"lr": 0.01, "warm_start": 2}),
     (optim.RotationalAdamW, {"lr": 0.01, "weight_decay": 0.1, "granularity": 5}),
     (optim.AdamW, {"lr": 0.01, "weight_decay": 0.1, "compile": True}),

@@ -118,6 +118,25 @@ def test_named_parameters_go_on_to_the_bit(make: Any, flat: bool, tmp_path: Path
     goes_on_to_the_bit(lambda model: make(model.named_parameters(), lr=0.01), torch.float32, tmp_path, options)
 
 
+SWITCHES: dict[str, Callable[[Any], optim.Switch]] = {
+    "AdamW, SGD": lambda p: optim.Switch(optim.AdamW(p), torch.optim.SGD(p, lr=0.01, momentum=0.9), at=2, blend=3),
+    "not yet": lambda p: optim.Switch(optim.RotationalAdamW(p, lr=0.01), torch.optim.AdamW(p, lr=0.01), at=6),
+    "long ago": lambda p: optim.Switch(torch.optim.SGD(p, lr=0.1), optim.AdamCPR(p, lr=0.01, bound=0.1), at=1),
+    "groups": lambda p: optim.Switch(optim.Muon(p), torch.optim.AdamW(p), at=3, blend=2),
+    "Rotational": lambda p: optim.Switch(
+        torch.optim.NAdam(p), optim.Rotational(torch.optim.NAdam(p, lr=0.01), angle=lambda t: 0.01 * t), at=6
+    ),
+}
+
+
+@pytest.mark.parametrize("flat", [False, True])
+@pytest.mark.parametrize("name", SWITCHES)
+def test_a_switch_goes_on_to_the_bit(name: str, flat: bool, tmp_path: Path) -> None:
+    """Also where one of the two has not begun, here or there."""
+    options = StateDictOptions(flatten_optimizer_state_dict=flat)
+    goes_on_to_the_bit(lambda model: SWITCHES[name](list(model.parameters())), torch.float32, tmp_path, options)
+
+
 def goes_on_to_the_bit(
     build: Callable[[torch.nn.Module], torch.optim.Optimizer],
     dtype: torch.dtype,

@@ -209,7 +209,7 @@ NARROW: list[Any] = [
 @pytest.mark.parametrize(("make", "options"), NARROW)
 def test_rows_of_one_number_take_plain_steps(make: Any, options: dict[str, Any], compiled: bool | None) -> None:
     """They have no mean to take off, and with their norms kept would never move."""
-    twins = {optim.RotationalLion: optim.Lion, optim.RotationalMuon: optim.Muon}
+    twins: dict[Any, Any] = {optim.RotationalLion: optim.Lion, optim.RotationalMuon: optim.Muon}
     w, v = (torch.nn.Parameter(torch.arange(-2.0, 4.0).reshape(6, 1)) for _ in range(2))
     start = w.detach().clone()
     center: dict[str, Any] = {} if make is optim.HyperballAdamW else {"center": True}

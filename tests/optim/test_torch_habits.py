@@ -5,11 +5,14 @@ import pickle
 import subprocess
 import sys
 import warnings
+from functools import partial
 from typing import Any
 
 import pytest
 import torch
 import torch._dynamo
+from torch.optim import lr_scheduler
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 import equipoise as eq
 
@@ -195,3 +198,190 @@ def test_importing_does_not_import_the_compiler() -> None:
     """It takes longer than all the rest, and most steps never need it."""
     script = "import sys, equipoise.optim; sys.exit('torch._dynamo' in sys.modules or 'torch._inductor' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", script], timeout=120).returncode == 0
+
+
+def switch(params: Any, **options: Any) -> eq.Switch:
+    groups = [{**g, "params": list(g["params"])} if isinstance(g, dict) else g for g in params]
+    first, second = ([{**g} if isinstance(g, dict) else g for g in groups] for _ in range(2))
+    return eq.Switch(eq.AdamW(first, **options), torch.optim.SGD(second, momentum=0.9, **options), at=2)
+
+
+TURN = {"weight_decay": 0.1}
+EVERY: dict[str, Any] = {
+    **{kind.__name__: kind for kind in (eq.SGDM, eq.RMSProp, eq.Adam, eq.AdamW, eq.SignSGDM, eq.Lion, eq.NormalizedGD)},
+    **{kind.__name__: kind for kind in (eq.HyperballAdamW, eq.AdamCPR, eq.Muon, eq.HyperballMuon, eq.SteepestDescent)},
+    **{
+        kind.__name__: partial(kind, **TURN)
+        for kind in (eq.RotationalSGDM, eq.RotationalAdamW, eq.RotationalAdamL2, eq.RotationalLion)
+    },
+    **{kind.__name__: partial(kind, **TURN) for kind in (eq.RotationalSignSGDM, eq.RotationalMuon)},
+    "Rotational": lambda p, **o: eq.Rotational(torch.optim.AdamW(p, **TURN, **o)),
+    "Rotational of SGD": lambda p, **o: eq.Rotational(torch.optim.SGD(p, **o, momentum=0.9), angle=0.01),
+    "Rotational of Lion": lambda p, **o: eq.Rotational(eq.Lion(p, **TURN, **o)),
+    "Switch": switch,
+}
+"""Every optimizer that people train with."""
+
+
+def weights() -> list[torch.nn.Parameter]:
+    generator = torch.Generator().manual_seed(0)
+    return [torch.nn.Parameter(torch.randn(shape, generator=generator)) for shape in ((6, 4), (3, 6), (6,))]
+
+
+def take(optimizer: Any, params: list[torch.nn.Parameter], steps: range) -> list[torch.Tensor]:
+    for t in steps:
+        generator = torch.Generator().manual_seed(t)
+        for p in params:
+            p.grad = torch.randn(p.shape, generator=generator)
+        optimizer.step()
+    return [p.detach().clone() for p in params]
+
+
+def same(a: Any, b: Any) -> None:
+    torch.testing.assert_close(a, b, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_all_hooks_run_once(name: str) -> None:
+    params, seen = weights(), []
+    optimizer = EVERY[name](params, lr=0.01)
+    handles = [
+        register_optimizer_step_pre_hook(lambda o, *_: seen.append(("all, before", o))),
+        register_optimizer_step_post_hook(lambda o, *_: seen.append(("all, after", o))),
+        optimizer.register_step_pre_hook(lambda o, *_: seen.append(("before", o))),
+        optimizer.register_step_post_hook(lambda o, *_: seen.append(("after", o))),
+        optimizer.register_state_dict_pre_hook(lambda o: seen.append(("saves", o))),
+        optimizer.register_state_dict_post_hook(lambda o, d: seen.append(("saved", o)) or {**d, "more": 1}),
+        optimizer.register_load_state_dict_pre_hook(lambda o, d: seen.append(("loads", o)) or {**d, "less": 1}),
+        optimizer.register_load_state_dict_post_hook(lambda o: seen.append(("loaded", o))),
+    ]
+    try:
+        take(optimizer, params, range(4))  # a switch has switched
+        state = optimizer.state_dict()
+        optimizer.load_state_dict(state)
+        assert state["more"] == 1
+        assert [word for word, _ in seen] == ["all, before", "before", "after", "all, after"] * 4 + [
+            "saves", "saved", "loads", "loaded",
+        ]  # fmt: skip
+        assert all(o is optimizer for _, o in seen)
+    finally:
+        for handle in handles:
+            handle.remove()
+    take(optimizer, params, range(4, 5))
+    assert len(seen) == 20
+
+
+def test_hooks_of_what_is_inside_run_too() -> None:
+    params, seen = weights(), []
+    rotational = eq.Rotational(torch.optim.AdamW(params, weight_decay=0.1))
+    rotational.inner.register_step_post_hook(lambda *_: seen.append("inner"))
+    take(rotational, params, range(2))
+    assert seen == ["inner"] * 2
+
+
+SCHEDULERS: dict[str, Any] = {
+    "OneCycleLR": lambda o, cycle: lr_scheduler.OneCycleLR(o, max_lr=0.01, total_steps=20, cycle_momentum=cycle),
+    "CyclicLR": lambda o, cycle: lr_scheduler.CyclicLR(o, 0.001, 0.01, step_size_up=3, cycle_momentum=cycle),
+    "CosineAnnealingLR": lambda o, cycle: lr_scheduler.CosineAnnealingLR(o, 20),
+    "ReduceLROnPlateau": lambda o, cycle: lr_scheduler.ReduceLROnPlateau(o, patience=1),
+}
+
+
+@pytest.mark.parametrize("scheduler", SCHEDULERS)
+@pytest.mark.parametrize("name", EVERY)
+def test_schedulers_of_torch(name: str, scheduler: str) -> None:
+    """Those that move momentum, too; and what is saved with a scheduler on it goes on, and can be copied."""
+    params = weights()
+    optimizer = EVERY[name](params, lr=0.01)
+    can = "betas" in optimizer.defaults or "momentum" in optimizer.defaults
+    curve = SCHEDULERS[scheduler](optimizer, can)
+    used = []
+    for t in range(6):
+        take(optimizer, params, range(t, t + 1))
+        used.append(float(optimizer.param_groups[0]["lr"]))
+        curve.step(*([1.0] if scheduler == "ReduceLROnPlateau" else []))
+    assert len(set(used)) > 1
+    assert all(torch.isfinite(p).all() for p in params)
+    others = weights()
+    fresh = EVERY[name](others, lr=0.01)
+    fresh.load_state_dict(copy.deepcopy(optimizer.state_dict()))
+    with torch.no_grad():
+        for p, q in zip(others, params, strict=True):
+            p.copy_(q)
+    twins = [copy.deepcopy(optimizer), pickle.loads(pickle.dumps(optimizer))]
+    expected = take(optimizer, params, range(6, 9))
+    same(take(fresh, others, range(6, 9)), expected)
+    for twin in twins:
+        theirs = {p.shape: p for g in twin.param_groups for p in g["params"]}
+        same(take(twin, [theirs[p.shape] for p in params], range(6, 9)), expected)
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_lr_as_a_tensor(name: str) -> None:
+    params, others = weights(), weights()
+    torchs = ("Rotational", "Rotational of SGD", "Switch")  # which ask for it
+    more: dict[str, Any] = {"foreach": False} if name in torchs else {}
+    a, b = EVERY[name](params, lr=torch.tensor(0.25), **more), EVERY[name](others, lr=0.25, **more)
+    torch.testing.assert_close(take(a, params, range(5)), take(b, others, range(5)), rtol=1e-6, atol=1e-7)
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_groups_that_come_later(name: str) -> None:
+    params = weights()
+    optimizer = EVERY[name]([{"params": (p for p in params[:2]), "lr": 0.02}], lr=0.01)
+    take(optimizer, params[:2], range(3))
+    if name == "Switch":
+        for one in (optimizer.first, optimizer.second):
+            one.add_param_group({"params": params[2:]})
+    else:
+        optimizer.add_param_group({"params": params[2:]})
+    before = [p.detach().clone() for p in params]
+    take(optimizer, params, range(3, 6))
+    assert all(not torch.equal(p, w) for p, w in zip(params, before, strict=True))
+    state = copy.deepcopy(optimizer.state_dict())
+    optimizer.load_state_dict(state)
+    optimizer.zero_grad()
+    assert all(p.grad is None for p in params)
+    kept = [p.detach().clone() for p in params]
+    optimizer.step()  # no gradient, no step
+    same([p.detach() for p in params], kept)
+    optimizer.zero_grad(set_to_none=False)
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_parameters_in_every_form(name: str) -> None:
+    """Named, in generators, without a gradient, frozen, empty; and none twice."""
+    params = dict(zip("abc", weights(), strict=True))
+    empty, frozen = torch.nn.Parameter(torch.zeros(0, 4)), torch.nn.Parameter(torch.ones(2, 2), requires_grad=False)
+    plain = weights()
+    given = {**params, "empty": empty, "frozen": frozen}
+    optimizer = EVERY[name](iter(given.items()), lr=0.01)
+    twin = EVERY[name]([*plain, torch.nn.Parameter(torch.zeros(0, 4)), torch.nn.Parameter(torch.ones(2, 2))], lr=0.01)
+    names = {n: p for g in optimizer.param_groups for n, p in zip(g["param_names"], g["params"], strict=True)}
+    assert all(names[n] is p for n, p in given.items())
+    empty.grad = torch.zeros(0, 4)
+    same(take(optimizer, list(params.values()), range(4)), take(twin, plain, range(4)))
+    assert torch.equal(frozen, torch.ones(2, 2))
+    again = EVERY[name](iter(given.items()), lr=0.01)
+    again.load_state_dict(optimizer.state_dict())
+    assert [g["param_names"] for g in again.param_groups] == [g["param_names"] for g in optimizer.param_groups]
+    if not name.startswith("Rotational of") and name not in ("Rotational", "Switch"):
+        with pytest.raises(ValueError, match="params has a parameter twice"):
+            EVERY[name]([plain[0], plain[0]], lr=0.01)
+        with pytest.raises(ValueError, match="more than one parameter group"):
+            EVERY[name]([{"params": [plain[0]]}, {"params": [plain[0]]}], lr=0.01)
+
+
+def test_rotational_refuses_complex_parameters() -> None:
+    z = torch.nn.Parameter(torch.ones(3, 3, dtype=torch.complex64))
+    with pytest.raises(ValueError, match=r"parameters in torch\.complex64: must be real to be turned"):
+        eq.Rotational(torch.optim.AdamW([z], weight_decay=0.1))
+    w = torch.nn.Parameter(torch.ones(3, 3))
+    kept = [{"params": [w]}, {"params": [z], "rotate": False}]
+    optimizer = eq.Rotational(torch.optim.AdamW(kept, weight_decay=0.1))
+    z.grad, w.grad = torch.ones_like(z), torch.randn(3, 3)
+    optimizer.step()
+    more = torch.nn.Parameter(torch.ones(2, 2, dtype=torch.complex64))
+    with pytest.raises(ValueError, match="must be real"):
+        optimizer.add_param_group({"params": [more]})
+    assert len(optimizer.param_groups) == 2

@@ -260,8 +260,10 @@ def test_switch_resumes_and_refuses() -> None:
         optim.Switch(torch.optim.SGD([a, b]), torch.optim.SGD([a]), at=1)
     with pytest.raises(ValueError, match="at = -1: must be a whole number"):
         optim.Switch(torch.optim.SGD([a]), torch.optim.SGD([a]), at=-1)
-    with pytest.raises(ValueError, match="must be one that a Switch saved"):
+    with pytest.raises(ValueError, match="must be one that an optimizer saved"):
         second.load_state_dict({})
+    with pytest.raises(ValueError, match="must be one that a Switch of such optimizers saved"):
+        second.load_state_dict(second.first.state_dict())
 
 
 def test_a_group_may_have_its_own_granularity() -> None:

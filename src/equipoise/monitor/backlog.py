@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from equipoise.monitor.owners import Owners, cheap
+from equipoise.monitor.owners import Owners, cheap, groups_in
 
 MOST = 64
 """Steps that are kept."""
@@ -63,7 +63,7 @@ class Backlog:
         """
         owners = self._owners
         optimizer = owners.each[owner]
-        groups = [dict(g) for g in optimizer.param_groups] if cheap(optimizer) else None
+        groups = [dict(g) for g in groups_in(optimizer)] if cheap(optimizer) else None
         for group in groups or ():
             for name in ("lr", "weight_decay"):
                 if isinstance(group.get(name), Tensor):  # changed in place by schedules

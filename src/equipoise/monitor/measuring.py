@@ -16,7 +16,7 @@ from equipoise.monitor.assemble import Assembler
 from equipoise.monitor.cadence import Cadence
 from equipoise.monitor.decompose import GroupStep, group_step
 from equipoise.monitor.measure import Frame
-from equipoise.monitor.owners import Owners
+from equipoise.monitor.owners import Owners, groups_in
 from equipoise.monitor.pending import Step, Turn
 from equipoise.monitor.ranks import all_well
 from equipoise.monitor.recorded import META, UNTRAINED, record, untrained
@@ -104,7 +104,7 @@ class Measuring:
             assembler, spectra = self._assembler, self._spectra
         afforded = self._afforded if self.frame.sharded else self._affords(spectra)
         self._chosen = spectra.due(self._spectra_every, self._measured, afforded)
-        groups = [group_step(one, group) for one in owners.each for group in one.param_groups]
+        groups = [group_step(one, group) for one in owners.each for group in groups_in(one)]
         self.open = Step(number, self.frame, assembler, groups, {})
         self.frame.begin(cautious=any(g.cautious for g in groups))
 

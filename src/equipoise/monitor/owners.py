@@ -8,6 +8,7 @@ from torch import Tensor
 
 from equipoise.monitor.layout import Quantity
 from equipoise.monitor.quantities import PER_GROUP
+from equipoise.planner.live import stepping
 
 
 class Owners:
@@ -29,7 +30,7 @@ class Owners:
             raise ValueError("optimizer: the same one is in the list twice; give each once")
         seen: dict[int, int] = {}
         for k, one in enumerate(self.each):
-            for p in (p for group in one.param_groups for p in group["params"]):
+            for p in (p for group in groups_in(one) for p in group["params"]):
                 if seen.setdefault(id(p), k) != k:
                     raise ValueError(
                         f"optimizer: a parameter of shape {tuple(p.shape)} is in number {seen[id(p)]} and in number "
@@ -44,13 +45,13 @@ class Owners:
     def param_groups(self) -> list[dict[str, Any]]:
         """The groups of all, in order."""
         if len(self.each) == 1:
-            return self.each[0].param_groups
-        return [group for one in self.each for group in one.param_groups]
+            return groups_in(self.each[0])
+        return [group for one in self.each for group in groups_in(one)]
 
     def groups_of(self, owner: int) -> range:
         """The numbers of an optimizer's groups."""
-        before = sum(len(one.param_groups) for one in self.each[:owner])
-        return range(before, before + len(self.each[owner].param_groups))
+        before = sum(len(groups_in(one)) for one in self.each[:owner])
+        return range(before, before + len(groups_in(self.each[owner])))
 
     # Steps
 
@@ -103,6 +104,11 @@ def _hooked(optimizer: Any) -> Any:
     return one
 
 
+def groups_in(optimizer: Any) -> list[dict[str, Any]]:
+    """The groups of the optimizer that computes the step: of a `Switch`, those of the one whose turn it is."""
+    return stepping(optimizer).param_groups
+
+
 def has_closure(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     """Whether a step was called with a closure, in which the gradients are computed."""
     return kwargs.get("closure") is not None or (len(args) > 1 and args[1] is not None)
@@ -110,4 +116,4 @@ def has_closure(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
 
 def cheap(optimizer: Any) -> bool:
     """Whether lr can be read without waiting for a device."""
-    return not any(isinstance(g.get("lr"), Tensor) and g["lr"].device.type != "cpu" for g in optimizer.param_groups)
+    return not any(isinstance(g.get("lr"), Tensor) and g["lr"].device.type != "cpu" for g in groups_in(optimizer))

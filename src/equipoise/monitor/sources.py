@@ -68,17 +68,16 @@ class Sources:
 
     def _look(self) -> None:
         """Find states and momentum again if states came, went or were loaded."""
-        owners = list(dict.fromkeys((self._optimizer, stepping(self._optimizer))))
-        held = [owner.state for owner in owners]
-        same = len(held) + 1 == len(self._seen) and all(map(is_, held, self._seen))
-        if same and self._seen[-1] == (sum(map(len, held)), sum(map(len, self._states))):
+        held = stepping(self._optimizer).state
+        same = len(self._seen) == 2 and self._seen[0] is held
+        if same and self._seen[1] == (len(held), sum(map(len, self._states))):
             now = [state.get(key) for state, key in self._keys]
             if all(map(is_, now, self._held)):
                 return
         elif not same:
             self._born[:] = np.nan  # loading a checkpoint replaces the states as a whole
         # owner.state[p] would make a state where there is none.
-        states = [_first(owners, p) for p in self._params]
+        states = [held.get(p) or None for p in self._params]
         self._states = [s for s in states if s is not None]
         self._unborn = np.array([not s for s in states], dtype=bool)
         self._at, self._keys, self._held = [], [], []
@@ -88,15 +87,15 @@ class Sources:
                 self._at.append(i)
                 self._keys.append((state, name))
                 self._held.append(state[name])
-        self._seen = (*held, (sum(map(len, held)), sum(map(len, self._states))))
+        self._seen = (held, (len(held), sum(map(len, self._states))))
         self._counted = False
 
     def _count(self, taken: int) -> None:
         """Read the optimizer's own counts of steps, where it has them; those on a device in one transfer."""
         known: dict[int, Any] = {}
-        owners = list(dict.fromkeys((self._optimizer, stepping(self._optimizer))))
+        held = stepping(self._optimizer).state
         for i, p in enumerate(self._params):
-            state = _first(owners, p)
+            state = held.get(p)
             if state and "step" in state:
                 known[i] = state["step"]
             elif state and np.isnan(self._born[i]):
@@ -109,8 +108,8 @@ class Sources:
 
 
 def state_of(optimizer: Any, p: Tensor) -> dict[str, Any]:
-    """A parameter's state, empty where there is none; that of a wrapper and what is in it together."""
-    return dict(optimizer.state.get(p) or {}) | dict(stepping(optimizer).state.get(p) or {})
+    """A parameter's state in the optimizer that computes the step, empty where there is none."""
+    return dict(stepping(optimizer).state.get(p) or {})
 
 
 def momentum_of(state: dict[str, Any], p: Tensor) -> Any:
@@ -124,15 +123,6 @@ def _momentum(state: dict[str, Any], p: Tensor) -> str | None:
         m = state.get(name)
         if isinstance(m, Tensor) and m.shape == p.shape and m.is_floating_point():
             return name
-    return None
-
-
-def _first(owners: list[Any], p: Tensor) -> dict[str, Any] | None:
-    """The state of a parameter in the innermost optimizer that has one."""
-    for owner in reversed(owners):
-        state = owner.state.get(p)
-        if state:
-            return state
     return None
 
 

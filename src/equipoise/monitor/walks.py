@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from equipoise.monitor.owners import Owners
+from equipoise.monitor.owners import Owners, groups_in
 from equipoise.optim.rules import AdamRule, RMSPropRule, Rule, SGDMRule
 from equipoise.planner.live import read_groups, stepping
 from equipoise.planner.setting import Group
@@ -115,7 +115,7 @@ class Walks:
         self._square = np.array([w.square for w in found])
         self.by_gradient = np.array([w.by_gradient for w in found])
         self.sgd_like = np.array([w.sgd_like for w in found])
-        inner = [stepping(one) for one in owners.each for _ in one.param_groups]
+        inner = [stepping(one) for one in owners.each for _ in groups_in(one)]
         self._growth = [growth(*each) for each in zip(inner, owners.param_groups, read, strict=True)]
 
     def fits(self, owners: Owners) -> bool:

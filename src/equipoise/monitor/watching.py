@@ -19,7 +19,7 @@ from equipoise.monitor.faults import Faults
 from equipoise.monitor.knots import Knots
 from equipoise.monitor.logged import Logged, whole
 from equipoise.monitor.measuring import Measuring, TogetherError
-from equipoise.monitor.owners import Owners, cheap, has_closure
+from equipoise.monitor.owners import Owners, cheap, groups_in, has_closure
 from equipoise.monitor.ranks import rank_of, same_everywhere
 from equipoise.monitor.resume import earlier
 from equipoise.monitor.reviewing import Reviewing
@@ -247,7 +247,7 @@ class Watch:
         measuring, owners = self._measuring, self._owners
         due = self._new_step(start) if new else measuring.open is not None
         optimizer = owners.each[owner]
-        groups = [group_step(optimizer, g) for g in optimizer.param_groups] if due or cheap(optimizer) else []
+        groups = [group_step(optimizer, g) for g in groups_in(optimizer)] if due or cheap(optimizer) else []
         first, total = owners.groups_of(owner).start, len(owners.param_groups)
         measuring.count(owner, groups, first, total)
         self._knots.take(self.step, first, groups, total)

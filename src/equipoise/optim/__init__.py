@@ -23,7 +23,8 @@ from equipoise.optim.moves import Constrain, Decay, Move
 from equipoise.optim.optimizers import SGDM, Adam, AdamW, Lion, NormalizedGD, RMSProp, SignSGDM
 from equipoise.optim.rotate import Hyperball, Rotate
 from equipoise.optim.rules import Rule
-from equipoise.optim.wrap import Rotational, Switch
+from equipoise.optim.switch import Switch
+from equipoise.optim.wrap import Rotational
 
 __all__ = [
     "SGDM",

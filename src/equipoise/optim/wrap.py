@@ -1,11 +1,12 @@
-"""Optimizers round optimizers: the rotational variant of any torch optimizer, and a switch between two."""
+"""The rotational variant of any torch optimizer, round it."""
 
-# pyright: reportIncompatibleVariableOverride=false
-# (groups and state are those of the optimizers inside: properties here, attributes in torch)
+# pyright: reportIncompatibleVariableOverride=false, reportPrivateImportUsage=false
+# (groups, state and defaults are those of the optimizer inside: properties here, attributes in torch; what keeps dynamo
+# out has a private name)
 
 from __future__ import annotations
 
-from collections import OrderedDict, defaultdict
+from collections import defaultdict
 from collections.abc import Callable
 from typing import Any, final
 
@@ -16,6 +17,7 @@ from torch.optim import Optimizer
 from equipoise import theory
 from equipoise.optim.base import LOW_PRECISION, RuleOptimizer, evaluated, without_autocast
 from equipoise.optim.checks import check_granularity
+from equipoise.optim.holding import Holder, steppable, within_a_step
 from equipoise.optim.moves import Piece, turns
 from equipoise.optim.rotate import Rotate, RowMove, settled
 from equipoise.optim.rows import center_rows
@@ -43,7 +45,7 @@ class _Unknown(Rule):
 
 
 @final
-class Rotational(Optimizer):
+class Rotational(Holder):
     """The rotational variant of any torch optimizer: its direction, every neuron turned by a wanted angle, norms kept.
 
     The inner optimizer takes its step, the step is taken back, and its direction turns the weights (`rotate.Rotate`).
@@ -70,6 +72,8 @@ class Rotational(Optimizer):
     (True, 0.1)
     """
 
+    kept = ("inner", "_angle", "_options", "_rotate", "_rule", "_ready")
+
     def __init__(
         self,
         optimizer: Optimizer,
@@ -80,8 +84,8 @@ class Rotational(Optimizer):
         track: float = 0.99,
         method: str = "exact",
     ):
-        self.inner = _steppable("optimizer", getattr(optimizer, "optimizer", optimizer))
-        if isinstance(self.inner, Rotational | Switch):
+        self.inner = steppable("optimizer", getattr(optimizer, "optimizer", optimizer))
+        if isinstance(self.inner, Holder):
             raise ValueError(
                 f"optimizer = {type(self.inner).__name__}: must be one that holds no other; for a Switch of rotational "
                 "optimizers, wrap each of its two"
@@ -101,20 +105,44 @@ class Rotational(Optimizer):
         }  # fmt: skip
         self._rotate, self._rule = Rotate(), _Unknown()
         self._ready = False
-        super().__init__([p for g in self.inner.param_groups for p in g["params"]], {"lr": 0.0})
+        super().__init__([p for g in self.inner.param_groups for p in g["params"]], self.defaults)
         self._ready = True
         for group in self.param_groups:
-            own = {"granularity": self._parts(group), "rotate": group.get("rotate"), "params": group["params"]}
-            check_granularity(own)
-            if any(self._turns(p, group) for p in group["params"]):
-                self._wanted(group, 1)  # an optimizer without a known rotation is refused now, not at the first step
-        low = next((p for p in self._turning() if p.dtype in LOW_PRECISION), None)
-        if low is not None:
-            raise ValueError(f"parameters in {low.dtype}: must be float32; the inner step would be lost to rounding")
-        if center:
-            with torch.no_grad():
-                for group in self.param_groups:
+            self._check_group(group)
+        self._take_in(self.param_groups)
+
+    def _check_group(self, group: dict[str, Any]) -> None:
+        """Refuse what cannot be turned, and an optimizer without a known rotation now, not at the first step."""
+        own = {"granularity": self._parts(group), "rotate": group.get("rotate"), "params": group["params"]}
+        check_granularity(own)
+        turning = [p for p in group["params"] if self._turns(p, group)]
+        for p in turning:
+            if p.dtype in LOW_PRECISION:
+                raise ValueError(f"parameters in {p.dtype}: must be float32; the inner step would be lost to rounding")
+            if not p.is_floating_point():
+                raise ValueError(
+                    f"parameters in {p.dtype}: must be real to be turned; optimize real and imaginary parts, or say "
+                    "rotate=False for their group"
+                )
+        if turning:
+            self._wanted(group, 1)
+
+    def _take_in(self, groups: list[dict[str, Any]]) -> None:
+        count = self._steps
+        for group in groups:
+            group.setdefault(COUNT, count)
+            if self._options["center"]:
+                with torch.no_grad():
                     self._center(group)
+
+    @property
+    def defaults(self) -> dict[str, Any]:
+        """The inner optimizer's."""
+        return self.inner.defaults
+
+    @defaults.setter
+    def defaults(self, defaults: dict[str, Any]) -> None:
+        """Torch's constructor sets them; they are the inner optimizer's, whatever it sets."""
 
     @property
     def param_groups(self) -> list[dict[str, Any]]:
@@ -146,17 +174,16 @@ class Rotational(Optimizer):
         """
         if not self._ready:
             return
+        before = len(self.inner.param_groups)
         self.inner.add_param_group(param_group)
-        if self._options["center"]:
-            with torch.no_grad():
-                self._center(self.inner.param_groups[-1])
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in self.__dict__.items() if not name.startswith("_optimizer_")}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
-        _revive(self)
+        added = self.inner.param_groups[before:]
+        try:
+            for group in added:
+                self._check_group(group)
+        except ValueError:
+            del self.inner.param_groups[before:]
+            raise
+        self._take_in(added)
 
     def _parts(self, group: dict[str, Any]) -> str | int:
         """The granularity of a group: its own, or the wrapper's."""
@@ -206,9 +233,13 @@ class Rotational(Optimizer):
             closure: re-evaluates the model and returns the loss.
         """
         loss = evaluated(closure)
-        with without_autocast():
-            self._turn()
+        self._step()
         return loss
+
+    @torch._disable_dynamo
+    def _step(self) -> None:
+        with without_autocast(), within_a_step():
+            self._turn()
 
     def _turn(self) -> None:
         turning = [p for p in self._turning() if p.numel()]
@@ -238,147 +269,15 @@ class Rotational(Optimizer):
         noise = min(4 * torch.finfo(p.dtype).eps / lr, 1e150) ** 2 / max(1, p.shape[0])
         self._rotate.move(Piece(old, state), (old - p) / lr, numbers | {"noise": noise}, options)
 
-    def state_dict(self) -> dict[str, Any]:
-        """The inner optimizer's, which has the sizes that rows are tracked by in it."""
+    def _saved(self) -> dict[str, Any]:
         return self.inner.state_dict()
 
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Go on from a saved state.
-
-        Args:
-            state_dict: what `state_dict` returned, or a state of the inner optimizer alone: rows are then tracked, and
-                steps counted for `angle`, from there on.
-        """
-        if not {"state", "param_groups"} <= set(state_dict):
-            raise ValueError("state_dict: must be one that an optimizer saved, with state and param_groups")
+    def _load(self, state_dict: dict[str, Any]) -> None:
+        """A state of the inner optimizer alone serves, too: rows are tracked, and steps counted, from there on."""
         self.inner.load_state_dict(state_dict)
+        for group in self.param_groups:
+            group.setdefault(COUNT, 0)
         for p in self._turning():
             state = self.state.get(p, {})
             if "row_step" in state:  # a copy, as it is changed in place; never on a GPU
                 state["row_step"] = state["row_step"].detach().float().cpu().clone()
-
-
-@final
-class Switch(Optimizer):
-    """One optimizer until a step, another after it, abruptly or blended.
-
-    During a blend both take their step from the same weights, and the weights move by (1−s) of the first's change and s
-    of the second's, s rising from 0 to 1 in a line.
-
-    Args:
-        first: the optimizer of the first `at` steps.
-        second: the optimizer of the rest, over the same parameters.
-        at: number of steps that are the first's alone.
-        blend: number of steps over which one turns into the other.
-
-    Reference: thesis 3.2, Adam2SGD and SGD2Adam.
-
-    >>> w = torch.nn.Parameter(torch.ones(1))
-    >>> optimizer = Switch(torch.optim.SGD([w], lr=0.1), torch.optim.SGD([w], lr=0.5), at=1)
-    >>> for _ in range(2):
-    ...     w.grad = torch.ones(1)
-    ...     _ = optimizer.step()
-    >>> round(w.item(), 6)
-    0.4
-    """
-
-    def __init__(self, first: Optimizer, second: Optimizer, at: int, *, blend: int = 0):
-        for name, one in (("first", first), ("second", second)):
-            _steppable(name, one)
-        mine, theirs = ({id(p) for g in o.param_groups for p in g["params"]} for o in (first, second))
-        if mine != theirs:
-            raise ValueError(f"second has {len(theirs)} parameters: must be the same {len(mine)} as first's")
-        self.first, self.second = first, second
-        self.at, self.blend = _check.whole("at", at), _check.whole("blend", blend)
-        self._steps = 0
-        self._ready = False
-        super().__init__([p for g in first.param_groups for p in g["params"]], {"lr": 0.0})
-        self._ready = True
-
-    @property
-    def param_groups(self) -> list[dict[str, Any]]:
-        """The groups of the optimizer whose turn it is; attach schedulers to `first` and `second`."""
-        return (self.second if self.share == 1.0 else self.first).param_groups
-
-    @param_groups.setter
-    def param_groups(self, groups: list[dict[str, Any]]) -> None:
-        """Torch's constructor sets them; they are those of the two, whatever it sets."""
-
-    def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Refused: the two optimizers may need different options.
-
-        Args:
-            param_group: a group.
-        """
-        if self._ready:
-            raise ValueError("add_param_group: must be called on first and on second, each with its own options")
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in self.__dict__.items() if not name.startswith("_optimizer_")}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
-        _revive(self)
-
-    @property
-    def share(self) -> float:
-        """s, the second optimizer's share of the next step."""
-        if self._steps < self.at:
-            return 0.0
-        return min(1.0, (self._steps - self.at + 1) / (self.blend + 1))
-
-    @torch.no_grad()
-    def step(self, closure: Callable[[], Any] | None = None) -> Any:  # type: ignore[override]
-        """Take one step.
-
-        Args:
-            closure: re-evaluates the model and returns the loss.
-        """
-        loss = evaluated(closure)
-        s = self.share
-        if s in (0.0, 1.0):
-            (self.second if s else self.first).step()
-        else:
-            params = [p for g in self.first.param_groups for p in g["params"] if p.grad is not None]
-            before = [p.detach().clone() for p in params]
-            self.first.step()
-            after = [p.detach().clone() for p in params]
-            for p, old in zip(params, before, strict=True):
-                p.copy_(old)
-            self.second.step()
-            for p, one in zip(params, after, strict=True):
-                p.lerp_(one, 1 - s)
-        self._steps += 1
-        return loss
-
-    def state_dict(self) -> dict[str, Any]:
-        """The states of both, and the step."""
-        return {"first": self.first.state_dict(), "second": self.second.state_dict(), "steps": self._steps}
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Go on from a saved state.
-
-        Args:
-            state_dict: what `state_dict` returned.
-        """
-        if not {"first", "second", "steps"} <= set(state_dict):
-            raise ValueError("state_dict: must be one that a Switch saved, with first, second and steps")
-        self.first.load_state_dict(state_dict["first"])
-        self.second.load_state_dict(state_dict["second"])
-        self._steps = int(state_dict["steps"])
-
-
-def _steppable(name: str, optimizer: Any) -> Optimizer:
-    """A torch optimizer whose step needs no closure."""
-    if not isinstance(optimizer, Optimizer) or isinstance(optimizer, torch.optim.LBFGS):
-        raise ValueError(f"{name} = {type(optimizer).__name__}: must be a torch optimizer whose step needs no closure")
-    return optimizer
-
-
-def _revive(optimizer: Optimizer) -> None:
-    """What torch's own `__setstate__` gives an optimizer that comes out of a copy or a pickle: empty hooks."""
-    for name in ("pre", "post"):
-        optimizer.__dict__[f"_optimizer_step_{name}_hooks"] = OrderedDict()
-        for kind in ("state_dict", "load_state_dict"):
-            optimizer.__dict__[f"_optimizer_{kind}_{name}_hooks"] = OrderedDict()
-    optimizer._patch_step_function()
