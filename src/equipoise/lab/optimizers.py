@@ -28,11 +28,15 @@ def _adam_nested(groups: Any, **options: Any) -> torch.optim.Optimizer:
 
 
 def _muon(kind: Maker) -> Maker:
-    def make(groups: Any, *, lr: float, weight_decay: float, adam: Any = None, **options: Any) -> torch.optim.Optimizer:
+    def make(
+        groups: Any, *, lr: float, weight_decay: float, adam: Any = None, polar: Any = None, **options: Any
+    ) -> torch.optim.Optimizer:
         # What AdamW takes decays at the same rate as the matrices, unless it is said otherwise.
         rest = {"lr": 3e-3, "betas": (0.9, 0.95)} | dict(adam or {})
         rest.setdefault("weight_decay", lr * weight_decay / rest["lr"])
-        return kind(groups, lr=lr, weight_decay=weight_decay, adam=rest, **options)
+        # In float32 on every device, so that outcomes repeat.
+        polar = {"dtype": torch.float32} | dict(polar or {})
+        return kind(groups, lr=lr, weight_decay=weight_decay, adam=rest, polar=polar, **options)
 
     return make
 
