@@ -208,8 +208,8 @@ class Rotate(RowMove):
             goal: Any = float(group["norm"])
             n = torch.where(n > 0, torch.full_like(n, goal), n)
         else:  # as long as the other rows, or as a row of torch's default
-            typical = float(everywhere((n * (n > 0)).sum() / (n > 0).sum().clamp_min(1)))
-            goal = typical or 1 / math.sqrt(3)
+            typical = everywhere((n * (n > 0)).sum() / (n > 0).sum().clamp_min(1))
+            goal = torch.where(typical > 0, typical, 1 / math.sqrt(3))
         # A zero row shall grow: its norm is minus the goal until it has come there.
         return torch.where(n > 0, n, -goal), torch.zeros_like(n)
 
