@@ -56,6 +56,19 @@ def test_schedules_with_options_of_their_own() -> None:
     assert done.returncode == 0, done.stderr
 
 
+def test_every_count_may_be_written_with_an_exponent(tmp_path: Path) -> None:
+    counts = {"warmup": 10, "batch-size": 64, "dataset-size": 1_000_000, "tokens-per-sample": 1024}
+    counts["parameters"] = 124_000_000
+    plain = [word for name, value in counts.items() for word in (f"--{name}", str(value))]
+    short = [word for name, value in counts.items() for word in (f"--{name}", f"{value / 1000}e3")]
+    first, second = (run("plan", "--lr", "1e-3", "--steps", "1e4", *words, "--toml") for words in (plain, short))
+    assert "parameters = 124000000\n" in first.stdout
+    assert first.stdout == second.stdout
+    (tmp_path / "a.toml").write_text(first.stdout)
+    moved = [run("transfer", "a.toml", "--batch-size", n, "--json", cwd=tmp_path) for n in ("128", "1.28e2")]
+    assert moved[0].stdout == moved[1].stdout != ""
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -63,6 +76,22 @@ def test_schedules_with_options_of_their_own() -> None:
         ([*PLAN, "--optimizer", "adamx"], "optimizer = 'adamx': must be one of"),
         ([*PLAN, "--lr", "-1"], "lr = -1.0: must be a finite number ≥ 0"),
         ([*PLAN, "--beta1", "1"], "betas[0] = 1.0"),
+        (
+            [*PLAN, "--parameters", "1.5"],
+            "Invalid value for '--parameters': 1.5: must be a whole number ≥ 1, as 20000 or 2e4",
+        ),
+        ([*PLAN, "--batch-size", "-3"], "Invalid value for '--batch-size': -3: must be a whole number ≥ 1"),
+        ([*PLAN, "--dataset-size", "nan"], "Invalid value for '--dataset-size': nan: must be a whole number ≥ 1"),
+        (
+            [*PLAN, "--tokens-per-sample", "1e999"],
+            "Invalid value for '--tokens-per-sample': 1e999: must be a whole number ≥ 1",
+        ),
+        ([*PLAN, "--steps", "0"], "Invalid value for '--steps': 0: must be a whole number ≥ 1"),
+        ([*PLAN, "--warmup", "many"], "Invalid value for '--warmup': many: must be a whole number ≥ 0"),
+        (
+            ["transfer", "a.toml", "--batch-size", "0.5"],
+            "Invalid value for '--batch-size': 0.5: must be a whole number ≥ 1",
+        ),
         ([*PLAN, "--schedule", "cosin"], "schedule = 'cosin': must be one of"),
         ([*PLAN, "--shape", "4xx"], "--shape = '4xx': must be whole numbers"),
         ([*PLAN, "--timescale", "5"], "leave out --wd"),
@@ -129,7 +158,7 @@ def test_watch_prints_once_where_there_is_no_terminal(tmp_path: Path) -> None:
     for arguments, message in (
         (["watch", "none"], "none: there is no such run"),
         (["watch", "one", "--sort", "x"], "--sort = 'x': must be one of"),
-        (["watch", "one", "--top", "0"], "--top = 0: must be a whole number ≥ 1"),
+        (["watch", "one", "--top", "0"], "Invalid value for '--top': 0: must be a whole number ≥ 1"),
     ):
         done = run(*arguments, cwd=tmp_path)
         assert done.returncode == 2

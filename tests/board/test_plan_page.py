@@ -119,6 +119,14 @@ def test_a_grid_holds_the_plans_of_its_values() -> None:
         assert [f["code"] for f in notes["rows"][row]["findings"]] == [f.code for f in expected.findings]
 
 
+def test_the_page_says_where_the_schedule_ends() -> None:
+    setting = {"optimizer": "adamw", "lr": 1e-3, "weight_decay": 0.0, "steps": 100, "schedule": "cosine"}
+    for final, words in ((None, "cosine to 10 % of the peak"), (0.5, "cosine to 50 % of the peak")):
+        notes = json.loads(grid_sources(eq.plan(**setting, final=final))["notes"]["json"][0])
+        assert notes["kept"]["schedule"] == words
+        assert notes["rows"][0]["title"].endswith(words)
+
+
 def test_a_grid_without_decay_has_one_column() -> None:
     notes = json.loads(grid_sources(plan_setting(Setting.make(lr=1e-3, steps=50)))["notes"]["json"][0])
     assert notes["grid"]["weight_decay"] == [0.0]

@@ -73,6 +73,25 @@ def test_the_forecast_is_that_of_theory() -> None:
     np.testing.assert_allclose(t.forecast.norm, expected.norm, rtol=1e-12)
 
 
+@pytest.mark.parametrize(
+    ("schedule", "final", "share", "words"),
+    [
+        ("cosine", None, 0.1, "cosine to 10 % of the peak"),
+        ("cosine", 0.03, 0.03, "cosine to 3 % of the peak"),
+        ("linear", 0.0, 0.0, "linear to 0 % of the peak"),
+        ("constant", None, 1.0, "constant"),
+        (schedules.cosine(500, peak=2e-3, final=5e-4), None, 0.25, "own schedule to 25 % of the peak"),
+    ],
+)
+def test_a_plan_says_where_its_schedule_ends(schedule: Any, final: float | None, share: float, words: str) -> None:
+    p = eq.plan(optimizer="adamw", lr=2e-3, weight_decay=0.1, steps=500, schedule=schedule, final=final)
+    found = p.to_dict()["lr"]
+    assert found["final_share"] == pytest.approx(share, abs=1e-4)
+    assert found["schedule"] == (schedule if isinstance(schedule, str) else None)
+    assert found["last"] == pytest.approx(share * found["peak"], abs=1e-6)
+    assert words in str(p)
+
+
 def test_tensors_that_start_alike_share_a_forecast_and_keep_their_norm() -> None:
     tensors = tuple(Tensor(name=str(s), shape=s, init_rms=0.02) for s in ((64, 64), (256, 64)))
     plan = eq.plan(**(HEALTHY | SHORT), tensors=tensors)

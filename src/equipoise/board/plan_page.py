@@ -84,8 +84,8 @@ def summary(plan: Plan) -> list[list[str]]:
 def title_of(setting: Setting) -> str:
     """A setting in a line."""
     g = setting.groups[setting.main_group]
-    name = f"{setting.source['name'].replace('_', ' ')}" if setting.source else "own schedule"
-    return f"{NAMES[g.optimizer]}, lr {number(g.lr)}, wd {number(g.weight_decay)}, {setting.steps:,} steps, {name}"
+    rates = f"lr {number(g.lr)}, wd {number(g.weight_decay)}"
+    return f"{NAMES[g.optimizer]}, {rates}, {setting.steps:,} steps, {setting.schedule_words}"
 
 
 def row_of(plan: Plan) -> dict[str, Any]:
@@ -135,8 +135,8 @@ def grid_sources(plan: Plan) -> dict[str, dict[str, Any]]:
         "betas": f"{g.betas[0]:g}, {g.betas[1]:g}",
         "steps": f"{plan.setting.steps:,}",
     }
+    kept["schedule"] = plan.setting.schedule_words
     if plan.setting.source is not None:
-        kept["schedule"] = str(plan.setting.source["name"]).replace("_", " ")
         kept["warmup"] = f"{plan.setting.warmup:,}"
     notes = {
         "live": False,

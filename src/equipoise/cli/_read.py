@@ -1,9 +1,32 @@
-"""What is given as key=value."""
+"""What flags are read as: counts, and key=value."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from typing import Any
+
+import typer
+
+
+def count(low: int = 1) -> Callable[[str | int], int]:
+    """The parser of a flag that takes a whole number of at least `low`, written as 124000000, 124_000_000 or 124e6.
+
+    >>> count()("124e6"), count()("12345678901234567891")
+    (124000000, 12345678901234567891)
+    """
+
+    def read(text: str | int) -> int:
+        for kind in (int, float):  # a float is exact up to 2^53 alone
+            try:
+                value = kind(text)
+                if value == int(value) >= low:
+                    return int(value)
+            except (ValueError, OverflowError):
+                continue
+        raise typer.BadParameter(f"{text}: must be a whole number ≥ {low}, as 20000 or 2e4")
+
+    return read
 
 
 def split(flag: str, text: str, example: str = "lr=1e-3,1e-2") -> tuple[str, str]:

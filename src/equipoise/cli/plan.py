@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from equipoise.cli._out import print_json, print_rich, size
-from equipoise.cli._read import read_values, split
+from equipoise.cli._read import count, read_values, split
 
 RUN = "Run"
 OPTIMIZER = "Optimizer"
@@ -44,7 +44,10 @@ def plan(
     lr_max: Annotated[
         float | None, typer.Option(help="Largest lr, for corrected decay.", rich_help_panel=OPTIMIZER)
     ] = None,
-    steps: Annotated[float | None, typer.Option(help="Optimizer steps.", rich_help_panel=RUN)] = None,
+    steps: Annotated[
+        int | None,
+        typer.Option(parser=count(), metavar="COUNT", help="Optimizer steps, as 20000 or 2e4.", rich_help_panel=RUN),
+    ] = None,
     schedule: Annotated[
         str,
         typer.Option(
@@ -60,17 +63,27 @@ def plan(
             rich_help_panel=RUN,
         ),
     ] = None,
-    warmup: Annotated[int, typer.Option(help="Steps of linear warmup.", rich_help_panel=RUN)] = 0,
+    warmup: Annotated[
+        int, typer.Option(parser=count(low=0), metavar="COUNT", help="Steps of linear warmup.", rich_help_panel=RUN)
+    ] = 0,
     final: Annotated[
         float | None,
         typer.Option(help="Last lr as a share of the peak (0.1 where the schedule has an end).", rich_help_panel=RUN),
     ] = None,
-    batch_size: Annotated[int | None, typer.Option(help="Samples a step.", rich_help_panel=RUN)] = None,
-    dataset_size: Annotated[
-        int | None, typer.Option(help="Samples in the data, for epochs.", rich_help_panel=RUN)
+    batch_size: Annotated[
+        int | None, typer.Option(parser=count(), metavar="COUNT", help="Samples a step.", rich_help_panel=RUN)
     ] = None,
-    tokens_per_sample: Annotated[int | None, typer.Option(help="Tokens in a sample.", rich_help_panel=RUN)] = None,
-    parameters: Annotated[int | None, typer.Option(help="Parameters of the model.", rich_help_panel=RUN)] = None,
+    dataset_size: Annotated[
+        int | None,
+        typer.Option(parser=count(), metavar="COUNT", help="Samples in the data, for epochs.", rich_help_panel=RUN),
+    ] = None,
+    tokens_per_sample: Annotated[
+        int | None, typer.Option(parser=count(), metavar="COUNT", help="Tokens in a sample.", rich_help_panel=RUN)
+    ] = None,
+    parameters: Annotated[
+        int | None,
+        typer.Option(parser=count(), metavar="COUNT", help="Parameters of the model, as 124e6.", rich_help_panel=RUN),
+    ] = None,
     shape: Annotated[
         list[str] | None, typer.Option(help="Shape of a weight, as 4096x1024; may be repeated.", rich_help_panel=RUN)
     ] = None,
@@ -153,7 +166,7 @@ MOMENTUM = {"muon": 0.95}
 
 def _from_flags(
     *, optimizer: str, lr: float | None, wd: float | None, beta1: float | None, beta2: float | None, nesterov: bool,
-    steps: float | None, options: list[str], shapes: list[str], init_rms: float | None, timescale: float | None,
+    steps: int | None, options: list[str], shapes: list[str], init_rms: float | None, timescale: float | None,
     **rest: Any,
 ) -> Any:  # fmt: skip
     from equipoise.planner import Setting, Tensor
@@ -164,6 +177,7 @@ def _from_flags(
     if missing:
         raise ValueError(f"{' and '.join(missing)} must be given, or a TOML file (see equipoise plan --help)")
     assert lr is not None
+    assert steps is not None
     name = {"sgd": "sgdm"}.get(optimizer.lower(), optimizer.lower())
     first, second = default_betas(name)
     first = MOMENTUM.get(name, first)
@@ -185,7 +199,7 @@ def _from_flags(
         tensors = [Tensor(init_rms=init_rms)]
     return Setting.make(
         optimizer=name, lr=lr, weight_decay=wd or 0.0, betas=betas, nesterov=nesterov, tensors=tuple(tensors),
-        schedule_options=dict(_option(o) for o in options), steps=_check.whole("--steps", steps, low=1), **rest,
+        schedule_options=dict(_option(o) for o in options), steps=steps, **rest,
     )  # fmt: skip
 
 
@@ -201,9 +215,13 @@ def _label(path: Path, among: list[Path]) -> str:
 
 def transfer(
     file: Annotated[Path, typer.Argument(help="The tuned setting as a TOML file.")],
-    steps: Annotated[float | None, typer.Option(help="New number of steps.")] = None,
-    batch_size: Annotated[int | None, typer.Option(help="New batch size.")] = None,
-    dataset_size: Annotated[int | None, typer.Option(help="New size of the data, epochs kept.")] = None,
+    steps: Annotated[
+        int | None, typer.Option(parser=count(), metavar="COUNT", help="New number of steps, as 8e4.")
+    ] = None,
+    batch_size: Annotated[int | None, typer.Option(parser=count(), metavar="COUNT", help="New batch size.")] = None,
+    dataset_size: Annotated[
+        int | None, typer.Option(parser=count(), metavar="COUNT", help="New size of the data, epochs kept.")
+    ] = None,
     width_factor: Annotated[float, typer.Option(help="New width over old width.")] = 1.0,
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
@@ -211,11 +229,9 @@ def transfer(
     from equipoise.planner import read_setting
     from equipoise.planner import transfer as move
     from equipoise.planner.show import render_transfer
-    from equipoise.theory import _check
 
-    whole = None if steps is None else _check.whole("--steps", steps, low=1)
     moved = move(
-        read_setting(file), steps=whole, batch_size=batch_size, dataset_size=dataset_size, width_factor=width_factor
+        read_setting(file), steps=steps, batch_size=batch_size, dataset_size=dataset_size, width_factor=width_factor
     )
     print_json(moved.to_dict()) if json else print_rich(render_transfer(moved))
 

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from equipoise.cli._out import size
+from equipoise.cli._read import count
 
 
 def report(
@@ -72,7 +73,10 @@ def watch(
         str,
         typer.Option(help="worst, name, model, norm, rotation, relative_update, total_decay, c_err or angle."),
     ] = "worst",
-    top: Annotated[int | None, typer.Option(help="How many layers. Default: as many as there is room for.")] = None,
+    top: Annotated[
+        int | None,
+        typer.Option(parser=count(), metavar="COUNT", help="How many layers. Default: as many as there is room for."),
+    ] = None,
     once: Annotated[bool, typer.Option("--once", help="Print once and leave, as when there is no terminal.")] = False,
 ) -> None:
     """What every layer of a run is doing now, the worst first; renewed every second while it runs.
@@ -83,9 +87,7 @@ def watch(
     from equipoise.monitor.glance import Look
     from equipoise.monitor.run import Run
     from equipoise.monitor.screen import console, render_list, runs_in, show
-    from equipoise.theory import _check
 
-    top = None if top is None else _check.whole("--top", top, low=1)
     found = runs_in(run)
     if len(found) > 1:
         console().print(render_list(found, run))

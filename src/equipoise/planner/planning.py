@@ -92,7 +92,13 @@ class Plan:
             "contribution_by_tenth": None if m is None else m.parts(10).tolist(),
             "equilibrium": _equilibrium(self.main),
             "tensors": [_tensor(t) for t in self.tensors],
-            "lr": {"first": _at(s, 0), "peak": float(s.lr(s.main_group).max()), "last": _at(s, -1)},
+            "lr": {
+                "first": _at(s, 0),
+                "peak": float(s.lr(s.main_group).max()),
+                "last": _at(s, -1),
+                "schedule": None if s.source is None else s.source["name"],
+                "final_share": s.final_share,
+            },
             "findings": [f.to_dict() for f in self.findings],
             "assumptions": list(s.assumptions),
         }

@@ -316,6 +316,24 @@ class Setting:
         return self.groups[group].decay_per_step(self.lr(group), self.weight_decay(group))
 
     @property
+    def final_share(self) -> float:
+        """The last lr as a share of the peak; 0 where lr is 0 throughout."""
+        factor = _values(self.schedule, self.steps)
+        top = float(factor.max()) if self.source is None else 1.0  # a named one has its peak at 1, between steps too
+        return float(factor[-1]) / top if top else 0.0
+
+    @property
+    def schedule_words(self) -> str:
+        """The schedule in words, with where it ends.
+
+        >>> Setting.make(lr=1e-3, steps=100, schedule="cosine").schedule_words
+        'cosine to 10 % of the peak'
+        """
+        name = str(self.source["name"]).replace("_", " ") if self.source is not None else "own schedule"
+        share = self.final_share
+        return name if name == "constant" else f"{name} to {100 * share:.3g} % of the peak"
+
+    @property
     def main_group(self) -> int:
         """The group with the most rotating weights: the one that a summary speaks of."""
         weights = [0] * len(self.groups)

@@ -81,6 +81,7 @@ def _run(plan: Plan) -> RenderableType:
     grid.add_column()
     lr = s.lr(s.main_group)
     grid.add_row("learning rate", sparkline(lr), f"{lr[0]:.3g} → {lr.max():.3g} → {lr[-1]:.3g}")
+    grid.add_row("", "", s.schedule_words)
     main = plan.main
     if main.forecast is not None:
         eff = main.forecast.effective_lr
@@ -212,6 +213,7 @@ def _summary(plan: Plan) -> dict[str, str]:
         "optimizer": NAMES[g.optimizer],
         "lr": f"{g.lr:g}",
         "lr over the run": sparkline(lr, 16),
+        "schedule": s.schedule_words,
         "weight decay": f"{g.weight_decay:g}",
         "betas": f"{g.betas[0]:g}, {g.betas[1]:g}",
         "decay": g.decay,
