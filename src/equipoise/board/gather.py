@@ -12,8 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from equipoise.board.predict import predicted
-from equipoise.board.words import loss_of, worst_first
-from equipoise.monitor.layout import Column, TensorInfo
+from equipoise.board.words import worst_first
+from equipoise.monitor.final import Best, Final
+from equipoise.monitor.layout import LOG, Column, TensorInfo
 from equipoise.monitor.run import Run
 from equipoise.monitor.tables import Table
 from equipoise.planner.finding import Finding
@@ -99,6 +100,8 @@ class RunData:
         whole: of the whole run, at the same steps.
         logged: what the loop logged.
         spectra: of every tensor, seldom.
+        final: how the training loss ended so far.
+        best: the best validation loss so far.
         last: the last step of all.
         seconds: time from its beginning to the last row.
         since: when it began, in seconds since 1970.
@@ -113,6 +116,8 @@ class RunData:
     whole: dict[str, Array]
     logged: Curves
     spectra: Curves
+    final: Final | None
+    best: Best | None
     last: int
     seconds: float
     since: float
@@ -160,7 +165,8 @@ def gather(run: Run, name: str | None = None, *, numbers: int = NUMBERS, quick: 
     points = int(np.clip(numbers / (max(1, len(tensors)) * shown), 60, 400))
     start = run.started
     layers, whole = _main(run, columns, tensors, points, start, forecast=not quick)
-    logged = _logged(run, columns, start)
+    final = run.final
+    logged = _logged(run, final, start)
     last = max(layers.end, logged.end)
     seconds = max((float(c.time[-1]) for c in (layers, logged) if len(c)), default=0.0)
     return RunData(
@@ -173,6 +179,8 @@ def gather(run: Run, name: str | None = None, *, numbers: int = NUMBERS, quick: 
         whole=whole,
         logged=logged,
         spectra=_spectra(run, columns, tensors, start),
+        final=final,
+        best=run.best,
         last=last,
         seconds=seconds,
         since=start,
@@ -222,17 +230,16 @@ def _add_forecast(run: Run, tensors: Sequence[TensorInfo], steps: Array, values:
         values[f"{q}_forecast"] = matrix
 
 
-def _logged(run: Run, columns: set[Column], start: float, points: int = 800) -> Curves:
-    if "log" not in run.kinds:
-        mine = sorted((c for c in columns if c.tensor is None and c.quantity == "loss"), key=str)
-        kind = None
+def _logged(run: Run, final: Final | None, start: float, points: int = 800) -> Curves:
+    first = None if final is None else final.name
+    if LOG in run.kinds:
+        mine, kind = None, LOG
+    elif first is not None:
+        mine, kind = [Column(first)], "main"
     else:
-        mine, kind = None, "log"
-    if kind is None and not mine:
         return Curves(np.empty(0), np.empty(0))
     table = run.table(mine, kind=kind, points=points, fine=16 * points)
     names = [c.quantity for c in table.columns]
-    first = loss_of(names)
     order = sorted(range(len(names)), key=lambda i: (names[i] != first, i))[:12]
     parts = ({names[i]: part[:, i] for i in order} for part in (table.values, table.low, table.high))
     return Curves(table.steps, table.times - start, *parts, end=_end(table))

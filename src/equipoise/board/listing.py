@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import time
 from collections.abc import Sequence
@@ -11,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from equipoise.board.words import loss_of
-from equipoise.monitor.layout import Column
+from equipoise.monitor.final import loss_text
+from equipoise.monitor.layout import LOG, Column
 from equipoise.monitor.run import Run
 from equipoise.monitor.schema import FILE, RunError
 
@@ -188,25 +189,30 @@ def describe(path: Path) -> dict[str, Any]:
         return {"status": "broken", "error": str(error).replace(f"{path}{os.sep}", "")}
 
 
+def _as_said(key: str, x: float) -> dict[str, Any]:
+    """A number to sort by, which JSON has only of finite ones, and the text to show."""
+    return {key: x if math.isfinite(x) else None, f"{key}_text": loss_text(x)}
+
+
 def _describe(run: Run) -> dict[str, Any]:
     found: dict[str, Any] = {"status": run.status}
     if "optimizer" in run.meta:
         found["optimizer"] = str(run.meta["optimizer"])
     columns = set(run.columns)
-    name = loss_of(c.quantity for c in columns if c.tensor is None)
-    loss = Column(name) if name is not None else None
+    final, best = run.final, run.best
+    loss = Column(final.name) if final is not None else None
     any_column = loss or next((c for c in columns if c.quantity in ("rotation", "norm")), None)
     if any_column is not None:
-        series = run.table([any_column], kind="log" if loss is not None and "log" in run.kinds else "main", points=64)
+        series = run.table([any_column], kind=LOG if loss is not None and LOG in run.kinds else "main", points=64)
         found["steps"] = int(series.last[-1]) if len(series) else 0
-        if loss is not None and len(series):
+        if loss is not None:
             values = series.values[:, 0].astype(float)
             values = values[np.isfinite(values)]
-            if len(values):
-                found |= {
-                    "loss": float(values[-1]),
-                    "spark": [float(v) for v in values[:: max(1, len(values) // SPARK)]],
-                }
+            found["spark"] = [float(v) for v in values[:: max(1, len(values) // SPARK)]]
+    if final is not None:
+        found |= {"loss_name": final.name} | _as_said("loss", final.mean) | _as_said("last", final.last)
+    if best is not None:
+        found |= {"best_name": best.name, "best_step": best.step} | _as_said("best", best.value)
     counts: dict[str, int] = {}
     for finding in run.findings:  # what is stored: to diagnose every run takes too long for a list
         counts[finding.severity] = counts.get(finding.severity, 0) + 1

@@ -14,7 +14,8 @@ from equipoise.board.heatmap import heatmap
 from equipoise.board.layers import axis_data, layers_data, lines_figure
 from equipoise.board.memory_view import memory_data, remembered
 from equipoise.board.page import Section
-from equipoise.board.words import count, duration, loss_of, number, tally
+from equipoise.board.words import count, duration, number, tally
+from equipoise.monitor.final import LABEL, loss_text
 from equipoise.theory import Memory
 
 AGAINST = {"forecast": "the forecast", "layers": "the median layer", "own": "its own median"}
@@ -94,9 +95,7 @@ def notes(data: RunData, found: Memory | None) -> dict[str, Any]:
 def sentence(data: RunData) -> str:
     """The state of the run in one sentence."""
     took = duration(data.seconds)
-    loss = data.logged.values.get(loss_of(data.logged.values) or "")
-    finite = loss[np.isfinite(loss)] if loss is not None else []
-    level = f", loss {number(float(finite[-1]), 4)}" if len(finite) else ""
+    level = f", {data.final}" if data.final is not None else ""
     if not data.last:
         return {
             "running": "Training has begun, and no step has been measured yet.",
@@ -119,6 +118,11 @@ def facts(data: RunData, found: Memory | None) -> list[list[str]]:
         tops = dict.fromkeys(number(float(np.nanmax(v))) for v in groups)  # of groups, each value once
         if tops:
             rows.append([said, ", ".join(tops)])
+    if data.final is not None:
+        rows.append([f"{data.final.name}, {LABEL}", loss_text(data.final.mean)])
+        rows.append([f"{data.final.name}, last", loss_text(data.final.last)])
+    if data.best is not None:
+        rows.append([f"best {data.best.name}", f"{loss_text(data.best.value)} at step {data.best.step:,}"])
     if data.tensors:
         rows.append(["tensors", f"{len(data.tensors):,}, {_matrices(data):,} of them matrices"])
     if found is not None:

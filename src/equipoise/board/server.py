@@ -31,6 +31,7 @@ from equipoise._version import __version__
 from equipoise.board.listing import Runs
 from equipoise.board.live import PAGES, guarded, prepare
 from equipoise.board.page import BOKEH, scripts, style, templates
+from equipoise.monitor.final import LABEL
 from equipoise.monitor.schema import RunError
 from equipoise.theory import _check
 
@@ -97,7 +98,7 @@ class _List(RequestHandler):
     """The page that lists runs."""
 
     def get(self) -> None:
-        self.finish(_plain("list.html", "Runs · equipoise", "listing"))
+        self.finish(_plain("list.html", "Runs · equipoise", "listing", loss=LABEL))
 
 
 class _Outcome(RequestHandler):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from equipoise.planner.finding import SEVERITIES, Finding
 
@@ -68,13 +68,3 @@ def worst_first(findings: Sequence[Finding]) -> list[Finding]:
     known = {(f.code, f.where, f.evidence): f for f in findings}
     order = {s: i for i, s in enumerate(SEVERITIES)}
     return sorted(known.values(), key=lambda f: order.get(f.severity, len(order)))
-
-
-def loss_of(names: Iterable[str]) -> str | None:
-    """The name of the loss among names of what was logged.
-
-    >>> loss_of(["accuracy", "train_loss"]), loss_of(["accuracy"])
-    ('train_loss', None)
-    """
-    found = set(names)
-    return next((name for name in ("loss", "train_loss", "train/loss") if name in found), None)

@@ -18,8 +18,9 @@ from numpy.typing import NDArray
 
 from equipoise.monitor import reading
 from equipoise.monitor.archive import Segment
-from equipoise.monitor.layout import Column
+from equipoise.monitor.layout import LOG, Column
 from equipoise.monitor.schema import FOREVER, RunError
+from equipoise.monitor.tables import from_log
 from equipoise.theory import _check
 
 if TYPE_CHECKING:
@@ -60,9 +61,10 @@ def _chunks(
                 break
             values = np.stack(rows)[:, take]
             line, column = np.nonzero(~np.isnan(values))
+            numbers = values[line, column]
             yield _Chunk(
                 segment.layout.kind, [segment.layout.columns[i] for i in take], np.array(steps)[line],
-                np.array(times)[line], column, values[line, column],
+                np.array(times)[line], column, from_log(numbers) if segment.layout.kind == LOG else numbers,
             )  # fmt: skip
 
 

@@ -10,8 +10,10 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from equipoise.monitor.layout import Column
+from equipoise.monitor.final import Best, Final
+from equipoise.monitor.layout import LOG, Column
 from equipoise.monitor.run import Run
+from equipoise.monitor.tables import from_log
 from equipoise.monitor.worst import deviation
 from equipoise.planner.finding import Finding
 from equipoise.theory import _check
@@ -64,7 +66,9 @@ class Glance:
         measured: the last measured step, which the layers' numbers are of.
         age: seconds since the last row.
         numbers: of the whole run, by name.
-        logged: what the loop logged, by name.
+        logged: what the loop logged last, by name.
+        final: how the training loss ended so far.
+        best: the best validation loss so far.
         findings: of the run.
         layers: those that were asked for, in the order that was asked for.
         hidden: how many of them were left out.
@@ -78,6 +82,8 @@ class Glance:
     age: float | None
     numbers: Mapping[str, float] = field(default_factory=dict)
     logged: Mapping[str, float] = field(default_factory=dict)
+    final: Final | None = None
+    best: Best | None = None
     findings: Sequence[Finding] = ()
     layers: Sequence[Layer] = ()
     hidden: int = 0
@@ -100,7 +106,7 @@ class Look:
         self._run, self._predict = run, predict
         self._pattern = layers
         self._sort = _check.choice("--sort", sort, SORTS)
-        self._rows, self._logs = run.follow(), run.follow("log")
+        self._rows, self._logs = run.follow(), run.follow(LOG)
         self._rows.skip(keep=1)
         self._logs.skip(keep=LOGGED)
         self._columns: dict[Column, int] = {}
@@ -123,7 +129,7 @@ class Look:
         shown = self._with_history(layers[:top])
         return Glance(
             str(run.path), run.status, step, self._measured, age, numbers, {n: v for n, (_, v) in self._logged.items()},
-            run.findings, shown, len(layers) - len(shown), others,
+            run.final, run.best, run.findings, shown, len(layers) - len(shown), others,
         )  # fmt: skip
 
     def _read(self) -> None:
@@ -140,7 +146,7 @@ class Look:
                 for step, row in zip(rows.steps.tolist(), rows.values, strict=True):
                     there = ~np.isnan(row)
                     names = [c.quantity for c, is_there in zip(rows.layout.columns, there, strict=True) if is_there]
-                    self._logged |= {n: (step, float(v)) for n, v in zip(names, row[there], strict=True)}
+                    self._logged |= {n: (step, float(v)) for n, v in zip(names, from_log(row[there]), strict=True)}
                 self._saw(int(rows.steps[-1]), float(rows.times[-1]), rows.rewound)
 
     def _saw(self, step: int, when: float, rewound: int | None) -> None:

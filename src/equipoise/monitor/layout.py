@@ -18,6 +18,9 @@ DTYPES = ("float32", "float64")
 SCHEDULE = "schedule"
 """The kind of rows that lr and weight decay have, at the ends of straight lines."""
 
+LOG = "log"
+"""The kind of rows that the loop's own numbers have, such as the loss."""
+
 
 @dataclass(frozen=True)
 class Quantity:

@@ -10,8 +10,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from equipoise.monitor.layout import Column, Layout, Quantity
+from equipoise.monitor.layout import LOG, Column, Layout, Quantity
 from equipoise.monitor.quantities import GLOBAL, PER_TENSOR
+from equipoise.monitor.tables import to_log
 from equipoise.monitor.writer import RunWriter
 
 MEASURED = {q.name for q in (*GLOBAL, *PER_TENSOR)}
@@ -102,12 +103,11 @@ class Logged:
             # A name such as grad_norm is that of a measured quantity, too, whose description stays.
             said = [n for n in dict.fromkeys(new) if n not in MEASURED]
             self._writer.describe(quantities=[Quantity(n, "", "global", "logged by the loop") for n in said])
-            self._writer.layout(Layout(tuple(Column(n) for n in self._names), kind="log", dtype="float64"))
+            self._writer.layout(Layout(tuple(Column(n) for n in self._names), kind=LOG, dtype="float64"))
         for s, row in sorted(rows.items()):
             self._newest |= {name: (s, float(value)) for name, value in row.items()}
-            # NaN says "not measured"; a loss that is NaN is stored as infinite.
-            values = [math.inf if isinstance(v := row.get(n), float) and math.isnan(v) else v for n in self._names]
-            self._writer.append(s, np.array([math.nan if v is None else v for v in values]), kind="log")
+            values = [to_log(float(row[n])) if n in row else math.nan for n in self._names]
+            self._writer.append(s, np.array(values), kind=LOG)
 
     def take(self) -> dict[int, dict[str, float]]:
         """The newest number of each name that was stored since the last call, by step, for sinks."""

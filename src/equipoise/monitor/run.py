@@ -15,14 +15,15 @@ from equipoise.monitor import pyramid, reading, schema
 from equipoise.monitor.archive import Archive, Record
 from equipoise.monitor.choose import choose
 from equipoise.monitor.follow import Follower
-from equipoise.monitor.layout import SCHEDULE, Column, Quantity, TensorInfo
+from equipoise.monitor.layout import LOG, SCHEDULE, Column, Quantity, TensorInfo
 from equipoise.monitor.schema import FOREVER, checked_path
-from equipoise.monitor.tables import Series, Table
+from equipoise.monitor.tables import Series, Table, from_log
 from equipoise.planner.finding import Finding
 from equipoise.theory import _check
 
 if TYPE_CHECKING:
     from equipoise.monitor.compare import Comparison
+    from equipoise.monitor.final import Best, Final
 
 STALE = 30.0
 """Seconds without a sign of life after which a run counts as crashed."""
@@ -96,6 +97,14 @@ class Run:
         """Every column of every kind and layout."""
         self._archive.read(lambda db: None)
         return tuple(dict.fromkeys(c for layout in self._archive.known_layouts() for c in layout.columns))
+
+    @property
+    def logged(self) -> list[str]:
+        """The names of what the loop logged, such as the loss; of what a run without logged rows has of the whole."""
+        self._archive.read(lambda db: None)
+        layouts = self._archive.known_layouts()
+        mine = [layout for layout in layouts if layout.kind == LOG] or [x for x in layouts if x.kind == "main"]
+        return list(dict.fromkeys(c.quantity for layout in mine for c in layout.columns if c.tensor is None))
 
     @property
     def status(self) -> str:
@@ -252,10 +261,12 @@ class Run:
             if fine is not None and points is not None and len(found) > points:
                 found, level = pyramid.thin(found, points), max(level, 1)
             middle = (found.first + found.last) // 2
+            mean, low, high = found.mean, found.low, found.high
+            if segments and segments[0].layout.kind == LOG:
+                mean, low, high = from_log(high, mean), from_log(low), from_log(high)
             return Table(
-                tuple(wanted), middle, found.first, found.last, found.time, found.mean, found.low, found.high,
-                found.count, level,
-            )  # fmt: skip
+                tuple(wanted), middle, found.first, found.last, found.time, mean, low, high, found.count, level
+            )
 
         return self._archive.read(job)
 
@@ -264,6 +275,20 @@ class Run:
         return Follower(self._archive, kind)
 
     # What it means
+
+    @property
+    def final(self) -> Final | None:
+        """How the training loss ended: the mean of its last 5 %, and its last value; None where none was logged."""
+        from equipoise.monitor.final import final
+
+        return final(self)
+
+    @property
+    def best(self) -> Best | None:
+        """The best validation loss, as of `val_loss` or `eval_loss`, and its step; None where none was logged."""
+        from equipoise.monitor.final import best
+
+        return best(self)
 
     def compare(self, tensor: str, *, neuron: int | None = None, points: int | None = 500) -> Comparison:
         """Lay a tensor, or one of its sampled neurons, over its forecast: plain, and with the gap attributed.

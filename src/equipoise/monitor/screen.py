@@ -15,6 +15,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from equipoise.monitor.final import LABEL, Best, Final, loss_text
 from equipoise.monitor.glance import Glance, Layer, Look
 from equipoise.monitor.run import Run
 from equipoise.monitor.schema import FILE, RunError
@@ -98,9 +99,12 @@ def _numbers(glance: Glance) -> RenderableType:
     grid.add_column(style="dim", no_wrap=True)
     grid.add_column()
     n = glance.numbers
-    if glance.logged:
-        first = sorted(glance.logged, key=lambda name: (name != "loss", "loss" not in name))[:4]
-        grid.add_row("logged", " · ".join(f"{name} {glance.logged[name]:.4g}" for name in first))
+    if glance.final is not None or glance.best is not None:
+        grid.add_row("loss", _loss(glance.final, glance.best))
+    said = glance.final.name if glance.final is not None else ""
+    others = [f"{name} {loss_text(value)}" for name, value in glance.logged.items() if name != said]
+    if others:
+        grid.add_row("logged last", " · ".join(others[:4]))
     if not math.isnan(n.get("step_time", math.nan)):
         share = f" · watching {n['watch_share']:.1%}" if not math.isnan(n.get("watch_share", math.nan)) else ""
         grid.add_row("time", f"{_seconds(n['step_time'])} a step{share}")
@@ -113,6 +117,16 @@ def _numbers(glance: Glance) -> RenderableType:
         left = _range(n, "init_share", "{:.3g}")
         grid.add_row("memory", f"{_range(n, 'memory', '{:,.0f}')} steps · initialisation left {left}")
     return grid
+
+
+def _loss(final: Final | None, best: Best | None) -> str:
+    """The final loss, and what each of its numbers is."""
+    words = []
+    if final is not None:
+        words.append(f"{final}, last {loss_text(final.last)} at step {final.step:,}")
+    if best is not None:
+        words.append(f"best {best.name} {loss_text(best.value)} at step {best.step:,}")
+    return " · ".join(words)
 
 
 def _table(glance: Glance, width: int) -> RenderableType:
@@ -188,7 +202,7 @@ def console() -> Console:
 def render_list(paths: Sequence[Path], root: Path) -> RenderableType:
     """Several runs, a line each; one that cannot be read says why."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
-    for head in ("run", "status", "step", "logged", "variation", "findings", "last row"):
+    for head in ("run", "status", "step", f"loss, {LABEL}", "best validation", "variation", "findings", "last row"):
         table.add_column(head, justify="right" if head in ("step", "variation") else "left")
     for path in paths:
         name = Text(str(path.relative_to(root)), style="bold")
@@ -198,12 +212,13 @@ def render_list(paths: Sequence[Path], root: Path) -> RenderableType:
         except RunError as error:
             table.add_row(name, Text("damaged", style="bold red"), "", Text(str(error), style="dim"))
             continue
-        logged = next((f"{n} {v:.4g}" for n, v in now.logged.items() if "loss" in n), "")
+        loss = "" if now.final is None else f"{now.final.name} {loss_text(now.final.mean)}"
+        best = "" if now.best is None else f"{now.best.name} {loss_text(now.best.value)}"
         balance = _number(now.numbers.get("balance_layers", math.nan))
         codes = ", ".join(dict.fromkeys(f.code for f in now.findings))
         step = "" if now.step is None else f"{now.step:,}"
         age = "" if now.age is None else _ago(now.age)
-        table.add_row(name, Text(now.status, style=STATUS[now.status]), step, logged, balance, codes, age)
+        table.add_row(name, Text(now.status, style=STATUS[now.status]), step, loss, best, balance, codes, age)
     return Group(table, Text(f"equipoise watch {paths[0]} shows one of them", style="dim"))
 
 

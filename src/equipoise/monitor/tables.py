@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -10,6 +11,28 @@ import numpy as np
 from numpy.typing import NDArray
 
 from equipoise.monitor.layout import Column, Layout
+
+LARGEST = float(np.finfo(np.float64).max)
+
+
+def to_log(value: float) -> float:
+    """A logged number as it is stored: there NaN says "not measured", so NaN is ∞, and ∞ the largest number."""
+    return math.inf if math.isnan(value) else min(value, LARGEST)
+
+
+def from_log(high: NDArray[Any], values: NDArray[Any] | None = None) -> NDArray[Any]:
+    """Logged numbers of the stored ones.
+
+    Args:
+        high: the stored numbers, or the largest of each summary.
+        values: another part of the summaries, such as means. Default: `high` itself.
+
+    >>> from_log(np.array([to_log(float(x)) for x in ("nan", "inf", "-inf", "2")])).tolist()
+    [nan, inf, -inf, 2.0]
+    """
+    high = np.asarray(high, np.float64)
+    values = high if values is None else values
+    return np.where(high == np.inf, np.nan, np.where(high == LARGEST, np.inf, values))
 
 
 @dataclass(frozen=True)
@@ -25,7 +48,7 @@ class Table:
         values: mean.
         low: smallest value.
         high: largest value.
-        count: how many numbers there were; 0 where the rest is NaN.
+        count: how many numbers there were; 0 where the rest is NaN. NaN beside a count was logged as NaN.
         level: 0 where each line is a row as measured.
     """
 

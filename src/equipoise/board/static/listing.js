@@ -30,7 +30,7 @@
     const odd = EQ.el("td", {}, ...Object.entries(r.findings ?? {}).filter(([, n]) => n).map(([s, n]) => EQ.el("span", { class: `count ${["error", "warning"].includes(s) ? s : "info"}`, title: s }, `${n} ${s === "info" ? "note" : s}${n > 1 ? "s" : ""}`)));
     const state = r.status ? EQ.el("span", { class: "pill", "data-status": r.status }, r.status) : "…";
     return EQ.el("tr", {}, EQ.el("td", {}, box), EQ.el("td", { class: "name" }, EQ.el("a", { href: "run" + address([r.name]) }, r.name), r.error ? EQ.el("div", { class: "error-text" }, r.error) : r.optimizer ? EQ.el("div", { class: "hint" }, r.optimizer) : null),
-      EQ.el("td", {}, state), EQ.el("td", { class: "num" }, r.steps ? r.steps.toLocaleString("en") : ""), EQ.el("td", { class: "num" }, r.loss == null ? "" : EQ.number(r.loss)), EQ.el("td", {}, spark(r.spark)), odd, EQ.el("td", { class: "hint" }, ago(r.age)));
+      EQ.el("td", {}, state), EQ.el("td", { class: "num" }, r.steps ? r.steps.toLocaleString("en") : ""), EQ.el("td", { class: "num", title: r.loss_text ? `${r.loss_name}: last ${r.last_text}${r.best_text ? `; best ${r.best_name} ${r.best_text} at step ${r.best_step}` : ""}` : "" }, r.loss_text ?? ""), EQ.el("td", {}, spark(r.spark)), odd, EQ.el("td", { class: "hint" }, ago(r.age)));
   }
   function outcomes(lines) {
     found("[data-outcomes]").hidden = !lines.length;
