@@ -343,20 +343,44 @@ def test_quantiles_are_numpys() -> None:
     assert variation(np.array([1.0, 3.0, np.nan])) == pytest.approx(0.5)
 
 
-@pytest.mark.parametrize(("cost", "step_time"), [(0.002, 0.01), (0.01, 0.1), (0.5, 0.05)])
-def test_the_budget_is_kept(cost: float, step_time: float) -> None:
-    cadence = Cadence(overhead=0.01)
+def simulated(cadence: Cadence, cost: float, step_time: float, last: int) -> list[int]:
     measured = []
-    for step in range(1, 20_001):
+    for step in range(1, last + 1):
         if cadence.due(step):
-            cadence.watched_for(cost)
+            measured.append(cadence.measures(step))
+            cadence.watched_for(cost + (step == 1))  # the first loads code
             cadence.plan(step)
-            measured.append(step)
         cadence.trained_for(step_time * 100 if step % 1000 == 0 else step_time)  # pauses do not count
-    assert measured[:7] == [1, 2, 4, 8, 16, 32, 64]
-    assert cadence.share <= 0.01 or measured[-1] == 64, "nothing more until the first steps are paid"
-    if cost < 0.1:
-        assert cadence.share >= 0.005
+    return measured
+
+
+@pytest.mark.parametrize(("cost", "step_time"), [(0.002, 0.01), (0.01, 0.1), (0.025, 0.05)])
+def test_a_long_run_pays_what_it_was_asked_for(cost: float, step_time: float) -> None:
+    cadence = Cadence(overhead=0.01)
+    simulated(cadence, cost, step_time, 20_000)
+    assert 0.005 <= (cadence.watched - 1) / cadence.trained <= 0.01
+
+
+@pytest.mark.parametrize("last", [75, 400, 1000, 20_000, 300_000])
+@pytest.mark.parametrize("cost", [0.0003, 0.003, 0.03, 1.0], ids="cost {}".format)
+def test_coverage_comes_first(cost: float, last: int) -> None:
+    """Steps of 10 ms: however much measuring costs, and wherever the run ends, it is seen to near its end."""
+    cadence = Cadence(overhead=0.01)
+    measured = simulated(cadence, cost, 0.01, last)
+    assert len(measured) >= (30 if last >= 400 else 20)
+    gaps = np.diff([*measured, last])
+    assert (gaps <= np.maximum(2, 1 + np.array(measured) / 6)).all()
+    needed = 1 + 6 + 6 * np.log(last / 6)  # the fewest that cover it
+    share = (cadence.watched - 1) / cadence.trained
+    assert share <= 0.055 or len(measured) <= 1.2 * needed, "at most 5 %, but for coverage"
+    if cost <= 0.003:
+        assert last - measured[-1] <= max(6, last / 30), "the end is seen where 5 % pay for it"
+
+
+def test_the_last_steps_are_measured_where_the_length_is_known() -> None:
+    assert simulated(Cadence(steps=5000), 1.0, 0.001, 5000)[-2:] == [4999, 5000]
+    every = Cadence(every=100, steps=250)
+    assert [every.measures(s) for s in range(1, 251) if every.due(s)] == [1, 100, 200, 249, 250]
 
 
 def test_with_a_closure_gradients_are_measured_after_it(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Which steps are measured: every k-th, or as many as a share of the training time pays for."""
+"""Which steps are measured: every k-th, or enough to see the whole run, and then as many as the overhead pays for."""
 
 from __future__ import annotations
 
@@ -6,8 +6,12 @@ import math
 
 from equipoise.theory import _check
 
-EARLY = 64
-"""Up to this step, steps 1, 2, 4, 8, … are measured in any case: much happens there."""
+COVER = 6
+"""The wait for the next measured step is at most this part, one sixth, of the steps so far, whatever it costs: some 30
+of the first 400 steps are measured, however short they are."""
+
+FINE, MOST = 32, 0.05
+"""Up to this share of the training time it is at most one 32nd: a run may end at any step, and its end must be seen."""
 
 FAST_SHARE, SLOW_SHARE = 0.55, 0.25
 """The parts of the allowed overhead that go to the rows of every measured step, and to spectra. The rest is for what
@@ -17,10 +21,14 @@ the clock does not see: numbers that are logged, caches that training finds cold
 class Cadence:
     """Decides, after each measured step, which one is next.
 
+    Coverage comes first, then cost. How long a run will be is not known, so measured steps are spread in proportion to
+    the steps so far: closer than that as `overhead` allows.
+
     Args:
         every: measure each k-th step, and the first; None to let `overhead` decide.
-        overhead: allowed share of the training time, spectra included.
+        overhead: allowed share of the training time, spectra included; exceeded, up to `MOST`, for coverage.
         start: the step before the first.
+        steps: the last step, where it is known; it is measured, and so is the one before.
 
     >>> cadence = Cadence(every=5)
     >>> [cadence.measures(step) for step in range(1, 12) if cadence.due(step)]
@@ -29,10 +37,15 @@ class Cadence:
     Where steps are counted with gaps, it is the first one from each k-th on.
     """
 
-    def __init__(self, every: int | None = None, overhead: float = 0.01, start: int = 0) -> None:
+    def __init__(
+        self, every: int | None = None, overhead: float = 0.01, start: int = 0, steps: int | None = None
+    ) -> None:
         self.every = None if every is None else _check.whole("every", every, low=1)
         self.overhead = _check.number("overhead", overhead, low=0, high=1, open_low=True)
+        self._end = math.inf if steps is None else _check.whole("steps", steps, low=1)
         self._start, self._next, self._last = start, start + 1, start
+        self.measured = 0
+        """How many steps were measured."""
         self.trained = self.watched = self.spectral = 0.0
         """Seconds so far of training, of watching, and of the part of it that went to spectra."""
         self._tick: float | None = None
@@ -41,9 +54,12 @@ class Cadence:
         """Seconds of a recent training step; pauses, as for evaluation, do not count."""
         self.cost = 0.0
         """Seconds that the last measured step took, without spectra."""
+        self._setup = 0.0
 
     def due(self, step: int) -> bool:
         """Whether a step is measured."""
+        if self._end - 1 <= step <= self._end:
+            return True
         if self.every is not None:
             return self._last == self._start or step // self.every > self._last // self.every
         return step >= self._next
@@ -51,6 +67,7 @@ class Cadence:
     def measures(self, step: int) -> int:
         """Take note that a step is measured; gives it back."""
         self._last = step
+        self.measured += 1
         return step
 
     def begins(self, now: float) -> None:
@@ -77,6 +94,8 @@ class Cadence:
         self.watched += seconds
         self.spectral += spectra
         self.cost = seconds - spectra
+        if self.measured <= 1:
+            self._setup = self.cost  # code is loaded and memory laid out, once; nothing can be saved of it any more
 
     def also(self, seconds: float) -> None:
         """Count what watching took in a step that is not measured, as to make a row of the one before."""
@@ -88,26 +107,28 @@ class Cadence:
         self._beside = total
 
     @property
-    def account(self) -> tuple[float, float, float]:
-        """Seconds: cost of the last measured step, what may still be spent before the next, and a training step."""
-        left = FAST_SHARE * self.overhead * self.trained - (self.watched - self.spectral)
-        return self.cost, left, 0.0 if math.isnan(self.step_time) else self.step_time
+    def account(self) -> tuple[float, float, float, float]:
+        """Seconds: cost of the last measured step, what was spent on such steps, of training, and of a step of it."""
+        spent = self.watched - self.spectral - self._setup
+        return self.cost, spent, self.trained, 0.0 if math.isnan(self.step_time) else self.step_time
 
-    def plan(self, step: int, account: tuple[float, float, float] | None = None) -> None:
+    def plan(self, step: int, account: tuple[float, float, float, float] | None = None) -> None:
         """Choose the next step to measure, after one was.
 
         Args:
             step: the step that was measured.
             account: `account` of one process, where several must choose alike. Default: this one's own.
         """
-        cost, left, step_time = account or self.account
+        cost, spent, trained, step_time = account or self.account
+
+        def paid(share: float) -> float:
+            """Steps until a share of the training time has paid for what was measured, and for one more."""
+            return (cost + spent - share * trained) / (share * step_time) if step_time > 0 else 1.0
+
         done = step - self._start
-        if done < EARLY:
-            self._next = self._start + (1 << done.bit_length())
-            return
-        rate = FAST_SHARE * self.overhead * step_time
-        wait = (cost - left) / rate if rate > 0 else 1.0
-        self._next = step + max(1, math.ceil(min(wait, 1e6)))
+        fine = max(done / FINE, paid(max(MOST, self.overhead)))
+        wait = min(done / COVER, fine, paid(FAST_SHARE * self.overhead))
+        self._next = step + max(1, math.ceil(wait))
 
     @property
     def credit(self) -> float:

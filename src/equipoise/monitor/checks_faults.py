@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from equipoise.monitor.evidence import Evidence
+from equipoise.monitor.finite import not_finite
 from equipoise.monitor.layout import Column
 from equipoise.monitor.recorded import UNTRAINED
 from equipoise.planner.finding import Finding
@@ -47,20 +48,7 @@ def check_finite(e: Evidence) -> Iterator[Finding]:
                 first[1].append(name)
     if first is None:
         return
-    step, names = first
-    everywhere = len(names) == len(e.names) and len(names) > 1
-    few = ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
-    yield Finding(
-        "not-finite",
-        "error",
-        "all tensors" if everywhere else names[0],
-        f"at step {step:,} the gradient is NaN or infinite"
-        + (": of all tensors at once, so the loss itself was" if everywhere else f", of {few}"),
-        "finite gradients",
-        "look at the batch and the loss of that step; clip gradients, lower lr, or skip such steps"
-        + ("; with every=1 the layer where it starts is named" if everywhere else ""),
-        "one NaN reaches all weights within a step or two",
-    )
+    yield not_finite(first[0], "gradient", first[1], len(e.names))
 
 
 def check_still(e: Evidence) -> Iterator[Finding]:

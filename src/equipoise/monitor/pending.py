@@ -37,7 +37,7 @@ class Sent:
     scales: NDArray[np.float64]
     skipped: NDArray[np.bool_]
     failed: bool
-    account: tuple[float, float, float]
+    account: tuple[float, float, float, float]
     spectra: int
 
 
@@ -170,10 +170,10 @@ class Step:
             self._arrived.synchronize()
         numbers, n = self._flat.numpy(), self._owners
         tail = numbers[self.frame.numbers :].astype(np.float64)
-        cost, left, step_time, spectra = tail[2 * n + 1 :].tolist()
+        *account, spectra = tail[2 * n + 1 :].tolist()
         scales, skipped = tail[n + 1 : 2 * n + 1], tail[:n] != 0.0
         sums = self.frame.unpack(numbers)
-        return Sent(*sums, scales, skipped, tail[n] != 0.0, (cost, left, step_time), int(spectra))
+        return Sent(*sums, scales, skipped, tail[n] != 0.0, tuple(account), int(spectra))
 
     def row(self, sent: Sent) -> tuple[NDArray[np.float64], dict[str, NDArray[np.float64]]]:
         """The row of the step, and the quantities of each tensor.

@@ -16,6 +16,7 @@ from equipoise.monitor.backlog import Backlog
 from equipoise.monitor.cadence import Cadence
 from equipoise.monitor.decompose import group_step
 from equipoise.monitor.faults import Faults
+from equipoise.monitor.finite import FiniteWatch
 from equipoise.monitor.knots import Knots
 from equipoise.monitor.logged import Logged, whole
 from equipoise.monitor.measuring import Measuring, TogetherError
@@ -25,6 +26,7 @@ from equipoise.monitor.resume import earlier
 from equipoise.monitor.reviewing import Reviewing
 from equipoise.monitor.schema import checked_path
 from equipoise.monitor.sinks import Sink
+from equipoise.monitor.tensors import names_of
 from equipoise.monitor.writer import RunWriter
 from equipoise.planner.finding import Finding
 from equipoise.theory import _check
@@ -37,6 +39,7 @@ def watch(
     *,
     every: int | None = None,
     overhead: float = 0.01,
+    steps: int | None = None,
     neurons: int = 2,
     spectra: int | None = None,
     resume: bool | int = False,
@@ -53,9 +56,12 @@ def watch(
         model: names the parameters; may be compiled, or wrapped by DDP or FSDP2. None: they are called by number.
         optimizer: any torch optimizer, or accelerate's; or a list of them, as Muon for matrices and AdamW for the rest.
         path: directory of the run.
-        every: measure each k-th step, and the first. Default: steps 1, 2, 4, …, 64, then as many as `overhead`
-            pays for.
+        every: measure each k-th step, and the first. Default: enough to see the whole run, however short its steps
+            (some 30 of 400), then as many as `overhead` pays for.
         overhead: share of the training time that watching may take; where `every` is given, that spectra may take.
+            Short runs take up to 5 %, so that they are seen to their end.
+        steps: the last step of the run, if it is known: it is measured, and the one before. Without it the last
+            measured step is near the end.
         neurons: how many neurons of each tensor to follow one by one; 0 leaves out quantiles over neurons, too.
         spectra: measure singular values at each k-th measured step; 0 never. Default: tensors in turn, as many as
             `overhead` pays for.
@@ -84,7 +90,9 @@ def watch(
     ...         len(run.series("rotation", "weight"))
     3
     """
-    return Watch(model, optimizer, path, every, overhead, neurons, spectra, resume, meta, sinks, diagnose, strict)
+    return Watch(
+        model, optimizer, path, every, overhead, steps, neurons, spectra, resume, meta, sinks, diagnose, strict
+    )
 
 
 class Watch:
@@ -92,7 +100,7 @@ class Watch:
 
     def __init__(
         self, model: torch.nn.Module | None, optimizer: Any, path: str | os.PathLike[str], every: int | None,
-        overhead: float, neurons: int, spectra: int | None, resume: bool | int, meta: Mapping[str, Any] | None,
+        overhead: float, steps: int | None, neurons: int, spectra: int | None, resume: bool | int, meta: Mapping[str, Any] | None,
         sinks: Sequence[Sink | str], diagnose: bool, strict: bool,
     ) -> None:  # fmt: skip
         if model is not None and not isinstance(model, torch.nn.Module):
@@ -108,7 +116,7 @@ class Watch:
         """Number of the last step that was taken, or is being taken."""
         if owners.sharded:
             self.step = same_everywhere(self.step)
-        self._cadence = Cadence(every, overhead, self.step)
+        self._cadence = Cadence(every, overhead, self.step, steps)
         spectra = None if spectra is None else _check.whole("spectra", spectra)
         neurons = _check.whole("neurons", neurons)
         self._measuring = Measuring(model, owners, neurons, spectra, self._cadence, rank == 0, norms)
@@ -128,6 +136,7 @@ class Watch:
         self._logged = Logged(self._writer, self.step + 1 if self.step else 0)
         self._knots = Knots(self._writer)
         self._backlog = Backlog(owners)
+        self._finite = FiniteWatch(owners, names_of(model))
         self._reviewing = Reviewing(place if diagnose and self._writer is not None else None, overhead)
         self._closed = False
         self._handles: list[Any] = []
@@ -175,6 +184,8 @@ class Watch:
             if self._writer is not None:
                 self._writer.flush()
             self._finish()
+            if self._looks:
+                self._faults.note_once("not-finite", lambda: self._finite.last(self.step), self.step)
             self._say(self._reviewing.finish())
         except Exception as error:
             self._fail(error)
@@ -211,6 +222,8 @@ class Watch:
         start = time.perf_counter()
         try:
             new = self._owners.begins(owner)
+            if new and self._looks and self._finite.due(self.step + 1):
+                self._faults.note_once("not-finite", lambda: self._finite.look(self.step + 1), self.step + 1)
             if self._idle and not (new and self._due(self.step + 1)):
                 self.step += new
                 if self._backlog.add(self.step, owner, new, start):
@@ -237,6 +250,11 @@ class Watch:
     def _idle(self) -> bool:
         """Whether there is nothing to do of the steps before."""
         return not (self._measuring.busy or self._sending.busy or self._faults.late)
+
+    @property
+    def _looks(self) -> bool:
+        """Whether to look for what is not finite: until it was found, in the process that writes."""
+        return self._writer is not None and not self._faults.noted("not-finite")
 
     def _due(self, step: int) -> bool:
         return self._cadence.due(step) and not self._faults.too_many and self._measuring.takes_part

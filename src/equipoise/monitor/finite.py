@@ -1,0 +1,147 @@
+"""Look for NaN and infinity between measured steps: one reduction over gradients or weights, never waited for."""
+
+# pyright: reportPrivateImportUsage=false
+# (torch exports its foreach functions under private names alone)
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from equipoise.monitor.owners import Owners, groups_in
+from equipoise.planner.finding import Finding
+
+APART = 8
+"""Steps between two looks: at the gradients and at the weights in turn, so at each of them every 16th step."""
+
+
+@dataclass
+class Look:
+    """One look, whose answer may still be on its way from the device.
+
+    Attributes:
+        step: at which.
+        what: "gradient" or "weights".
+        names: of the tensors.
+        largest: the largest number of each tensor, on the host once `ready`.
+        event: says when.
+    """
+
+    step: int
+    what: str
+    names: list[str]
+    largest: Tensor
+    event: Any = None
+
+    @property
+    def ready(self) -> bool:
+        """Whether the answer is there, and nothing needs to be waited for."""
+        return self.event is None or self.event.query()
+
+
+class FiniteWatch:
+    """Looks at the parameters of some optimizers every few steps.
+
+    Args:
+        owners: the optimizers.
+        names: name of each parameter by its id.
+    """
+
+    def __init__(self, owners: Owners, names: dict[int, str]) -> None:
+        self._owners, self._names = owners, names
+        self._waiting: list[Look] = []
+        self._next, self._weights = 0, False
+
+    def due(self, step: int) -> bool:
+        """Whether it is time for a look, or one has been answered."""
+        return step >= self._next or (bool(self._waiting) and self._waiting[0].ready)
+
+    def look(self, step: int) -> Finding | None:
+        """Begin a look if it is time for one, and say what those before it found.
+
+        Args:
+            step: that is about to be taken.
+        """
+        if step >= self._next:
+            self._next = step + APART
+            self._weights = not self._weights
+            self._begin(step, "weights" if self._weights else "gradient")
+        return self._answered(wait=False)
+
+    def last(self, step: int) -> Finding | None:
+        """Look at the weights at the end of a run, and wait for the answer.
+
+        Args:
+            step: the last one.
+        """
+        self._begin(step, "weights")
+        return self._answered(wait=True)
+
+    def _begin(self, step: int, what: str) -> None:
+        held: dict[torch.device, list[tuple[str, Tensor]]] = {}
+        for one in self._owners.each:
+            for group in groups_in(one):
+                if what == "gradient" and _skips(one, group):
+                    continue
+                for p in group["params"]:
+                    x = p if what == "weights" else p.grad
+                    if x is None or x.is_sparse:
+                        continue
+                    x = x.detach()
+                    x = x.to_local() if hasattr(x, "to_local") else x
+                    if x.numel():
+                        name = self._names.get(id(p), "a parameter")
+                        held.setdefault(x.device, []).append((name, torch.view_as_real(x) if x.is_complex() else x))
+        for device, found in held.items():
+            largest = torch.stack([n.float() for n in torch._foreach_norm([x for _, x in found], float("inf"))])
+            event = None
+            if device.type == "cuda":
+                pinned = torch.empty(largest.shape, dtype=largest.dtype, pin_memory=True)
+                largest = pinned.copy_(largest, non_blocking=True)
+                event = torch.cuda.Event()
+                event.record()
+            self._waiting.append(Look(step, what, [name for name, _ in found], largest, event))
+
+    def _answered(self, wait: bool) -> Finding | None:
+        """What the looks that are answered have found, the first of it."""
+        while self._waiting and (wait or self._waiting[0].ready):
+            look = self._waiting.pop(0)
+            if look.event is not None:
+                look.event.synchronize()
+            bad = (~torch.isfinite(look.largest.cpu())).nonzero().flatten().tolist()
+            if bad:
+                return not_finite(look.step, look.what, [look.names[i] for i in bad], len(look.names))
+        return None
+
+
+def _skips(optimizer: Any, group: dict[str, Any]) -> bool:
+    """Whether a step with such gradients is left out: by a GradScaler with a fused optimizer, or by one of ours."""
+    return getattr(optimizer, "found_inf", None) is not None or group.get("nonfinite", "ignore") != "ignore"
+
+
+def not_finite(step: int, what: str, names: list[str], tensors: int) -> Finding:
+    """Gradients or weights are NaN or infinite.
+
+    Args:
+        step: when it was seen.
+        what: "gradient" or "weights".
+        names: of the tensors, the first one first.
+        tensors: how many there are in all.
+    """
+    everywhere = len(names) == tensors and tensors > 1
+    few = ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
+    verb = "is" if what == "gradient" else "are"
+    return Finding(
+        "not-finite",
+        "error",
+        "all tensors" if everywhere else names[0],
+        f"at step {step:,} the {what} {verb} NaN or infinite"
+        + (": of all tensors at once, so the loss itself was" if everywhere else f", of {few}"),
+        "finite gradients and weights",
+        "look at the batch and the loss of that step; clip gradients, lower lr, or skip such steps"
+        + ("; with every=1 the layer where it starts is named" if everywhere else ""),
+        "one NaN reaches all weights within a step or two",
+    )
