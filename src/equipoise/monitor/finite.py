@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from equipoise.monitor.owners import Owners, groups_in
+from equipoise.monitor.tensors import Watched
 from equipoise.planner.finding import Finding
 
 APART = 8
@@ -43,15 +44,14 @@ class Look:
 
 
 class FiniteWatch:
-    """Looks at the parameters of some optimizers every few steps.
+    """Looks at the tensors of some optimizers every few steps.
 
     Args:
         owners: the optimizers.
-        names: name of each parameter by its id.
     """
 
-    def __init__(self, owners: Owners, names: dict[int, str]) -> None:
-        self._owners, self._names = owners, names
+    def __init__(self, owners: Owners) -> None:
+        self._owners = owners
         self._waiting: list[Look] = []
         self._next, self._weights = 0, False
 
@@ -59,42 +59,41 @@ class FiniteWatch:
         """Whether it is time for a look, or one has been answered."""
         return step >= self._next or (bool(self._waiting) and self._waiting[0].ready)
 
-    def look(self, step: int) -> Finding | None:
+    def look(self, step: int, tensors: list[Watched]) -> Finding | None:
         """Begin a look if it is time for one, and say what those before it found.
 
         Args:
             step: that is about to be taken.
+            tensors: that are trained.
         """
         if step >= self._next:
             self._next = step + APART
             self._weights = not self._weights
-            self._begin(step, "weights" if self._weights else "gradient")
+            self._begin(step, "weights" if self._weights else "gradient", tensors)
         return self._answered(wait=False)
 
-    def last(self, step: int) -> Finding | None:
+    def last(self, step: int, tensors: list[Watched]) -> Finding | None:
         """Look at the weights at the end of a run, and wait for the answer.
 
         Args:
             step: the last one.
+            tensors: that were trained.
         """
-        self._begin(step, "weights")
+        self._begin(step, "weights", tensors)
         return self._answered(wait=True)
 
-    def _begin(self, step: int, what: str) -> None:
+    def _begin(self, step: int, what: str, tensors: list[Watched]) -> None:
+        """Take the largest number of each tensor, and start moving it off the device."""
+        skips = [_skips(one) for one in self._owners.each]
         held: dict[torch.device, list[tuple[str, Tensor]]] = {}
-        for one in self._owners.each:
-            for group in groups_in(one):
-                if what == "gradient" and _skips(one, group):
-                    continue
-                for p in group["params"]:
-                    x = p if what == "weights" else p.grad
-                    if x is None or x.is_sparse:
-                        continue
-                    x = x.detach()
-                    x = x.to_local() if hasattr(x, "to_local") else x
-                    if x.numel():
-                        name = self._names.get(id(p), "a parameter")
-                        held.setdefault(x.device, []).append((name, torch.view_as_real(x) if x.is_complex() else x))
+        for tensor in tensors:
+            x = tensor.p if what == "weights" else None if skips[tensor.owner] else tensor.p.grad
+            if x is None or x.is_sparse:
+                continue
+            x = x.detach()
+            x = x.to_local() if hasattr(x, "to_local") else x
+            if x.numel():
+                held.setdefault(x.device, []).append((tensor.name, x))
         for device, found in held.items():
             largest = torch.stack([n.float() for n in torch._foreach_norm([x for _, x in found], float("inf"))])
             event = None
@@ -117,9 +116,10 @@ class FiniteWatch:
         return None
 
 
-def _skips(optimizer: Any, group: dict[str, Any]) -> bool:
-    """Whether a step with such gradients is left out: by a GradScaler with a fused optimizer, or by one of ours."""
-    return getattr(optimizer, "found_inf", None) is not None or group.get("nonfinite", "ignore") != "ignore"
+def _skips(optimizer: Any) -> bool:
+    """Whether steps with such gradients are left out: by a GradScaler with a fused optimizer, or by one of ours."""
+    asked = (group.get("nonfinite", "ignore") != "ignore" for group in groups_in(optimizer))
+    return getattr(optimizer, "found_inf", None) is not None or any(asked)
 
 
 def not_finite(step: int, what: str, names: list[str], tensors: int) -> Finding:

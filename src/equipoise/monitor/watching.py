@@ -26,7 +26,7 @@ from equipoise.monitor.resume import earlier
 from equipoise.monitor.reviewing import Reviewing
 from equipoise.monitor.schema import checked_path
 from equipoise.monitor.sinks import Sink
-from equipoise.monitor.tensors import names_of
+from equipoise.monitor.tensors import Watched
 from equipoise.monitor.writer import RunWriter
 from equipoise.planner.finding import Finding
 from equipoise.theory import _check
@@ -100,8 +100,8 @@ class Watch:
 
     def __init__(
         self, model: torch.nn.Module | None, optimizer: Any, path: str | os.PathLike[str], every: int | None,
-        overhead: float, steps: int | None, neurons: int, spectra: int | None, resume: bool | int, meta: Mapping[str, Any] | None,
-        sinks: Sequence[Sink | str], diagnose: bool, strict: bool,
+        overhead: float, steps: int | None, neurons: int, spectra: int | None, resume: bool | int,
+        meta: Mapping[str, Any] | None, sinks: Sequence[Sink | str], diagnose: bool, strict: bool,
     ) -> None:  # fmt: skip
         if model is not None and not isinstance(model, torch.nn.Module):
             raise ValueError(f"model = {model!r}: must be a torch.nn.Module, or None")
@@ -136,7 +136,7 @@ class Watch:
         self._logged = Logged(self._writer, self.step + 1 if self.step else 0)
         self._knots = Knots(self._writer)
         self._backlog = Backlog(owners)
-        self._finite = FiniteWatch(owners, names_of(model))
+        self._finite = FiniteWatch(owners) if diagnose and self._writer is not None else None
         self._reviewing = Reviewing(place if diagnose and self._writer is not None else None, overhead)
         self._closed = False
         self._handles: list[Any] = []
@@ -184,8 +184,8 @@ class Watch:
             if self._writer is not None:
                 self._writer.flush()
             self._finish()
-            if self._looks:
-                self._faults.note_once("not-finite", lambda: self._finite.last(self.step), self.step)
+            if self._finite is not None:
+                self._look(self._finite.last, self.step)
             self._say(self._reviewing.finish())
         except Exception as error:
             self._fail(error)
@@ -222,8 +222,8 @@ class Watch:
         start = time.perf_counter()
         try:
             new = self._owners.begins(owner)
-            if new and self._looks and self._finite.due(self.step + 1):
-                self._faults.note_once("not-finite", lambda: self._finite.look(self.step + 1), self.step + 1)
+            if new and self._finite is not None and self._finite.due(self.step + 1):
+                self._look(self._finite.look, self.step + 1)
             if self._idle and not (new and self._due(self.step + 1)):
                 self.step += new
                 if self._backlog.add(self.step, owner, new, start):
@@ -251,10 +251,12 @@ class Watch:
         """Whether there is nothing to do of the steps before."""
         return not (self._measuring.busy or self._sending.busy or self._faults.late)
 
-    @property
-    def _looks(self) -> bool:
-        """Whether to look for what is not finite: until it was found, in the process that writes."""
-        return self._writer is not None and not self._faults.noted("not-finite")
+    def _look(self, look: Callable[[int, list[Watched]], Finding | None], step: int) -> None:
+        """Look for what is not finite, until something is found."""
+        found = look(step, self._measuring.frame.tensors)
+        if found is not None:
+            self._finite = None
+            self._say([found])
 
     def _due(self, step: int) -> bool:
         return self._cadence.due(step) and not self._faults.too_many and self._measuring.takes_part
