@@ -9,6 +9,7 @@ from typing import Any
 import made
 import nbclient
 import nbformat
+import numpy as np
 import pytest
 from serving import board
 
@@ -103,7 +104,7 @@ def until(page: Any, condition: str, seconds: float = 30.0) -> None:
 
 
 def chips(page: Any) -> list[str]:
-    return [text.removesuffix("×").strip() for text in page.locator("[data-chips] .chip").all_inner_texts()]
+    return page.locator("[data-chips] .chip").evaluate_all("all => all.map(chip => chip.dataset.name)")
 
 
 def click_row(page: Any, row: int, rows: int = 6) -> None:
@@ -158,6 +159,53 @@ def test_layers_are_chosen_by_pattern_from_the_keyboard(seen: Any, file: str) ->
     page.locator(".chip").first.focus()
     page.keyboard.press("Enter")
     assert len(chips(page)) == 3
+
+
+def labels(page: Any, figure: str) -> list[str]:
+    """What a heatmap writes beside its rows."""
+    return page.evaluate(f"[...EQ.model('{figure}').left[0].major_label_overrides.values()]")
+
+
+def test_names_are_short_where_layers_share_them_and_whole_in_titles(seen: Any, file: str, runs: Path) -> None:
+    page = seen().open(file)
+    assert labels(page, "run-heat") == ["0.0", "1.0", "2.0", "3.0", "4.0", "5"]
+    page.get_by_label("gains and biases too").check()
+    shown = labels(page, "run-heat")
+    assert len(shown) == len(set(shown)) == len(page.evaluate("EQ.model('run-layers').data.name"))
+    chip = page.locator("[data-chips] .chip").first
+    assert chip.get_attribute("title").startswith(f"{chips(page)[0]}, ")
+    assert chip.inner_text().removesuffix("×").strip() == chips(page)[0].removesuffix(".weight")
+    page = seen().open(report([runs / "good", runs / "fault"], runs / "names.html").as_uri())
+    option = page.locator("[data-state=layer] option").first
+    assert (option.inner_text(), option.get_attribute("title")) == ("0.0", "0.0.weight")
+    page.locator("[data-state=layout]").select_option("side")
+    assert labels(page, "compare-heat1") == ["0.0", "1.0", "2.0", "3.0", "4.0", "5"]
+
+
+def test_a_heatmap_says_what_layers_are_held_against(seen: Any, file: str, runs: Path, tmp_path: Path) -> None:
+    s = seen()
+    page = s.open(file)
+    title = page.locator("[data-heat-title]").first
+    assert title.inner_text() == "Which layer is off: rotation over its forecast"
+    page.locator("[data-state=against]").select_option("layers")
+    assert title.inner_text() == "Which layer is off: rotation over the median layer"
+    one = made.made(tmp_path / "unknown", ["a.weight", "b.weight", "c.weight"], rows=40)
+    page = s.open(report([one], tmp_path / "unknown.html").as_uri())
+    assert title.inner_text() == "Which layer is off: rotation over the median layer"
+    assert not page.locator("[data-state=against]").is_visible()
+    image = page.evaluate("Array.from(EQ.model('run-heat-image').data.image[0])")
+    rows = [np.array(image).reshape(3, -1)[i] for i in range(3)]
+    with eq.Run.open(one) as run:
+        rotation = np.array([run.series("rotation", name).values for name in run.tensors])
+    wanted = np.log2(rotation / np.median(rotation, axis=0))
+    for got, line in zip(rows, wanted, strict=True):
+        assert got[0] == pytest.approx(line[0], abs=1e-4)
+        assert got[-1] == pytest.approx(line[-1], abs=1e-4)
+    page = s.open(report([runs / "good", one], tmp_path / "mixed.html").as_uri())
+    page.locator("[data-state=layout]").select_option("side")
+    said = page.locator("#compare [data-heat-title]").all_inner_texts()
+    assert said == ["Rotation of each layer over the median layer"] * 2, "one of them has no forecast"
+    assert not page.locator("#compare [data-state=against]").is_visible()
 
 
 def test_axes_smoothing_and_zoom(seen: Any, file: str) -> None:

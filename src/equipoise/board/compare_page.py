@@ -11,11 +11,12 @@ from bokeh.models import Range1d
 from equipoise.board.findings_view import as_json
 from equipoise.board.gather import OF_GROUPS, OF_LAYERS, RunData
 from equipoise.board.heatmap import heatmap
-from equipoise.board.layers import lines_figure
+from equipoise.board.layers import LABEL, lines_figure
 from equipoise.board.memory_view import remembered
 from equipoise.board.page import Section
-from equipoise.board.run_page import facts, run_sources, sentence
+from equipoise.board.run_page import AGAINST, facts, run_sources, sentence
 from equipoise.board.words import tally
+from equipoise.monitor.short_names import short_names
 
 MOST = 12
 """Runs on one page."""
@@ -76,9 +77,10 @@ def notes(runs: Sequence[RunData]) -> dict[str, Any]:
             for r in runs
         ],
         "settings": settings(runs),
-        "forecast": any(r.has_forecast for r in runs),
+        "forecast": all(r.has_forecast for r in runs),
+        "short": short_names((t.name for r in runs for t in r.tensors), LABEL),
         "chosen": most_apart(runs),
-        "labels": OF_LAYERS | OF_GROUPS,
+        "labels": OF_LAYERS | OF_GROUPS | AGAINST,
     }
 
 

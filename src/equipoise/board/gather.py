@@ -124,14 +124,16 @@ class RunData:
 
     @property
     def ratio(self) -> Array:
-        """Rotation over its forecast; over the median of the layer where there is none."""
+        """Rotation over its forecast; over the median matrix of the step where there is none."""
         rotation = self.layers.values.get("rotation", np.empty((len(self.tensors), 0)))
         with np.errstate(all="ignore"):
             forecast = self.layers.values.get("rotation_forecast")
             if forecast is not None:
                 return rotation / forecast  # NaN where there is none: nothing to be off from
-            middle = [np.median(r[np.isfinite(r)]) if np.isfinite(r).any() else np.nan for r in rotation]
-            return rotation / np.array(middle).reshape(-1, 1)
+            matrices = [i for i, t in enumerate(self.tensors) if len(t.shape) > 1] or list(range(len(self.tensors)))
+            among = np.where(rotation[matrices] > 0, rotation[matrices], np.nan)
+            middle = [np.median(r[np.isfinite(r)]) if np.isfinite(r).any() else np.nan for r in among.T]
+            return rotation / np.array(middle)
 
     @property
     def has_forecast(self) -> bool:

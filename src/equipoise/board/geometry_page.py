@@ -15,11 +15,12 @@ from numpy.typing import NDArray
 
 from equipoise.board.findings_view import as_json
 from equipoise.board.gather import natural
-from equipoise.board.layers import lines_figure
+from equipoise.board.layers import LABEL, lines_figure
 from equipoise.board.page import Section
 from equipoise.board.style import figure
 from equipoise.monitor.layout import Column
 from equipoise.monitor.run import Run
+from equipoise.monitor.short_names import short_names
 
 NEEDS = ("norm", "change", "radial_change", "update", "decay")
 NOTHING: dict[str, Any] = {"name": [], "steps": []}
@@ -75,7 +76,8 @@ def _spread(steps: NDArray[np.int64], most: int) -> NDArray[np.int64]:
 def geometry_sources(found: dict[str, Any]) -> dict[str, dict[str, Any]]:
     """The numbers of the page; it begins with the layer whose updates are most at a right angle to its weights."""
     notes = {"steps": found["steps"], "chosen": found.get("usual")}
-    return {"notes": {"json": [as_json(notes)]}, "triangles": {"name": found["name"]} | found.get("values", {})}
+    names = {"name": found["name"], "short": list(short_names(found["name"], LABEL).values())}
+    return {"notes": {"json": [as_json(notes)]}, "triangles": names | found.get("values", {})}
 
 
 def geometry_section(found: Mapping[str, dict[str, Any]], key: str = "geometry") -> Section:

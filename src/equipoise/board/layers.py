@@ -10,6 +10,10 @@ from bokeh.models.glyphs import Patches
 
 from equipoise.board.gather import Curves, RunData
 from equipoise.board.style import figure
+from equipoise.monitor.short_names import short_names
+
+LABEL = 28
+"""Letters of a layer's name beside a plot; its whole name is in the tooltip."""
 
 TOOLTIPS = (("", "@name"), ("at", "$snap_x{%.6g}"), ("value", "$snap_y{%.4g}"))
 
@@ -68,6 +72,7 @@ def layers_data(data: RunData) -> dict[str, Any]:
     """Every layer's numbers, a line each."""
     columns: dict[str, Any] = {
         "name": [t.name for t in data.tensors],
+        "short": list(short_names((t.name for t in data.tensors), LABEL).values()),
         "role": [t.role for t in data.tensors],
         "shape": ["×".join(str(n) for n in t.shape) or "1" for t in data.tensors],
     }

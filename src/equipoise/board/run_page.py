@@ -18,7 +18,7 @@ from equipoise.board.words import count, duration, number, tally
 from equipoise.monitor.final import LABEL, loss_text
 from equipoise.theory import Memory
 
-AGAINST = {"forecast": "the forecast", "layers": "the median layer", "own": "its own median"}
+AGAINST = {"forecast": "the forecast", "layers": "the median layer"}
 """What the heatmap can hold rotation against."""
 
 

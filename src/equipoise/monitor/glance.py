@@ -71,7 +71,8 @@ class Glance:
         best: the best validation loss so far.
         findings: of the run.
         layers: those that were asked for, in the order that was asked for.
-        hidden: how many of them were left out.
+        names: of all tensors.
+        hidden: how many of the layers were left out.
         others: how many tensors were not asked for.
     """
 
@@ -86,6 +87,7 @@ class Glance:
     best: Best | None = None
     findings: Sequence[Finding] = ()
     layers: Sequence[Layer] = ()
+    names: Sequence[str] = ()
     hidden: int = 0
     others: int = 0
 
@@ -129,7 +131,7 @@ class Look:
         shown = self._with_history(layers[:top])
         return Glance(
             str(run.path), run.status, step, self._measured, age, numbers, {n: v for n, (_, v) in self._logged.items()},
-            run.final, run.best, run.findings, shown, len(layers) - len(shown), others,
+            run.final, run.best, run.findings, shown, list(run.tensors), len(layers) - len(shown), others,
         )  # fmt: skip
 
     def _read(self) -> None:

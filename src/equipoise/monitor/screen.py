@@ -19,6 +19,7 @@ from equipoise.monitor.final import LABEL, Best, Final, loss_text
 from equipoise.monitor.glance import Glance, Layer, Look
 from equipoise.monitor.run import Run
 from equipoise.monitor.schema import FILE, RunError
+from equipoise.monitor.short_names import short_names
 from equipoise.planner.show import finding_line, render_findings, sparkline
 
 STATUS = {"running": "green", "finished": "cyan", "crashed": "bold red", "empty": "dim"}
@@ -130,7 +131,8 @@ def _loss(final: Final | None, best: Best | None) -> str:
 
 
 def _table(glance: Glance, width: int) -> RenderableType:
-    longest = max(len(layer.name) for layer in glance.layers)
+    short = short_names(glance.names)
+    longest = max(len(short[layer.name]) for layer in glance.layers)
     known = any(layer.predicted is not None for layer in glance.layers)
     shown = [key for key in COLUMNS if known or key != "predicted"]
     for key in DISPENSABLE:
@@ -138,13 +140,12 @@ def _table(glance: Glance, width: int) -> RenderableType:
             shown.remove(key)
     room = max(12, width - sum(COLUMNS[key][1] for key in shown))
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=(0, 1), collapse_padding=True)
-    table.add_column("layer", no_wrap=True)
+    table.add_column("layer", no_wrap=longest <= room, overflow="fold")
     for key in shown:
         table.add_column(COLUMNS[key][0], justify="left" if key == "history" else "right", no_wrap=True)
+    short = short_names(glance.names, room)
     for layer in glance.layers:
-        # The end of a name tells layers apart.
-        name = layer.name if len(layer.name) <= room else f"…{layer.name[1 - room :]}"
-        table.add_row(Text(name), *(_cell(layer, key) for key in shown))
+        table.add_row(Text(short[layer.name]), *(_cell(layer, key) for key in shown))
     words = [f"and {glance.hidden} more (--top)"] if glance.hidden else []
     words += [f"{glance.others} other tensors (--layers '*')"] if glance.others else []
     note = [Text(" · ".join(words), style="dim")] if words else []

@@ -51,7 +51,10 @@ EQ.kinds.compare = class {
     }
     this.found('[data-state="x"]').value = this.x;
     this.found('[data-state="layout"]').value = this.layout;
-    for (const place of this.all("[data-layer-name]")) place.textContent = this.layer ?? "";
+    for (const place of this.all("[data-layer-name]")) {
+      place.textContent = this.notes.short[this.layer] ?? "";
+      place.title = this.layer ?? "";
+    }
     this.longest = Math.max(0, ...on.flatMap((r) => ["axis", "logged"].map((p) => Array.from(c.column(this.part(r, p), "time") ?? []).pop() ?? 0)));
     const all = on.flatMap((r) => ["axis", "logged"].flatMap((p) => c.xOf(this.part(r, p), this.x, this.longest))).filter((v) => Number.isFinite(v) && (!this.logx || v > 0));
     this.low = all.reduce((a, b) => Math.min(a, b), Infinity);
@@ -63,7 +66,7 @@ EQ.kinds.compare = class {
   part(run, name) { return EQ.model(`${this.notes.beside[run.i] ?? `${this.key}-${run.i}`}-${name}`); }
   pick(name, possible, first) {
     const select = this.found(`[data-state="${name}"]`);
-    if ([...select.options].map((o) => o.value).join("\n") !== possible.join("\n")) select.replaceChildren(...possible.map((p) => EQ.el("option", { value: p }, this.notes.labels[p] ?? p)));
+    if ([...select.options].map((o) => o.value).join("\n") !== possible.join("\n")) select.replaceChildren(...possible.map((p) => EQ.el("option", { value: p, title: p }, (name === "layer" ? this.notes.short : this.notes.labels)[p] ?? p)));
     const wanted = this.get(name, first);
     select.value = possible.includes(wanted) ? wanted : possible[0] ?? "";
     return possible.includes(wanted) ? wanted : possible[0];
@@ -85,7 +88,7 @@ EQ.kinds.compare = class {
     const logged = this.pick("logged", this.columns(on, "logged", (k) => k.startsWith("v:")).map((k) => k.slice(2)));
     const values = (r, name, column) => c.column(this.part(r, name), column);
     c.fill(`${this.key}-logged`, on.map((r) => ({ ...r, xs: c.xOf(this.part(r, "logged"), this.x, this.longest), ys: values(r, "logged", `v:${logged}`), low: values(r, "logged", `l:${logged}`), high: values(r, "logged", `h:${logged}`) })).filter((v) => v.ys), this.options);
-    this.source("logged").left[0].axis_label = EQ.short(logged ?? "");
+    this.source("logged").left[0].axis_label = EQ.plain(logged ?? "");
     const schedule = this.pick("schedule", ["lr", "weight_decay", "init_share", "memory"].filter((q) => this.columns(on, "axis", (k) => k.startsWith(q + "/")).length));
     const lines = on.flatMap((r) => this.columns([r], "axis", (k) => k.startsWith(schedule + "/")).sort().map((k) => ({ ...r, name: `${r.name}, group ${k.split("/")[1]}`, xs: this.xs(r), ys: values(r, "axis", k) })));
     c.fill(`${this.key}-schedule`, lines, { ...this.options, amount: 0 });
@@ -107,8 +110,9 @@ EQ.kinds.compare = class {
 
   side() {
     const c = EQ.curves;
-    const roles = (r) => Array.from(c.column(this.part(r, "layers"), "role") ?? []);
-    const union = [...new Set(this.runs.flatMap((r) => Array.from(c.column(this.part(r, "layers"), "name") ?? []).filter((_, i) => roles(r)[i] !== "gain" && roles(r)[i] !== "bias")))];
+    const union = [...new Set(this.runs.flatMap((r) => { const layers = this.part(r, "layers"); return EQ.matrices(layers).map((i) => c.column(layers, "name")[i]); }))];
+    const against = this.pick("against", this.notes.forecast ? ["forecast", "layers"] : ["layers"]);
+    this.found('[data-state="against"]').closest("label").hidden = !this.notes.forecast;
     const ys = [];
     for (const r of this.runs) {
       const card = this.found(`[data-run="${r.i}"]`);
@@ -120,8 +124,8 @@ EQ.kinds.compare = class {
       c.fill(`${this.key}-side${r.i}`, y ? [{ ...r, name: this.layer, xs: this.xs(r), ys: y, dashed: null }] : [], { ...this.options, fixed: true });
       this.source(`side${r.i}`).left[0].axis_label = "rotation";
       const mine = Array.from(c.column(this.part(r, "layers"), "name") ?? []);
-      const most = this.section.clientWidth < 600 ? 14 : 22;
-      EQ.heat(`${this.key}-heat${r.i}`, this.part(r, "layers"), { xs: this.xs(r), low: this.low, high: this.high, logx: this.logx, against: this.notes.forecast ? "forecast" : "own", rows: union.map((n) => mine.indexOf(n)), names: Object.assign([...mine], { [-1]: "" }), most, marks: [[union.indexOf(this.layer), r.color]].filter(([at]) => at >= 0) });
+      card.querySelector("[data-heat-title]").textContent = `Rotation of each layer over ${EQ.against[against]}`;
+      EQ.heat(`${this.key}-heat${r.i}`, this.part(r, "layers"), { xs: this.xs(r), low: this.low, high: this.high, logx: this.logx, against, rows: union.map((n) => mine.indexOf(n)), names: union.map((n) => (mine.includes(n) ? this.notes.short[n] : "")), marks: [[union.indexOf(this.layer), r.color]].filter(([at]) => at >= 0) });
     }
     // The same scale in every card, or there is nothing to compare.
     const low = Math.min(...ys), high = Math.max(...ys);

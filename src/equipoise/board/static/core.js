@@ -49,13 +49,8 @@ const EQ = (() => {
     return String(Number(x.toPrecision(digits)));
   }
 
-  // Middle of a long name left out, and no $$, which Bokeh would take for mathematics and ask the network for.
-  function short(name, most = 30) {
-    const plain = name.replaceAll("$$", "$\u200b$");
-    if (plain.length <= most) return plain;
-    const tail = Math.ceil((most - 1) * 0.6);
-    return plain.slice(0, most - 1 - tail) + "…" + plain.slice(-tail);
-  }
+  // No $$, which Bokeh would take for mathematics and ask the network for.
+  const plain = (name) => name.replaceAll("$$", "$\u200b$");
 
   const css = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
   const color = (i) => css(`--s${((i % 8) + 8) % 8}`);
@@ -179,5 +174,5 @@ const EQ = (() => {
     EQ.places.begin(() => { document.body.dataset.ready = "1"; });
   }
 
-  return { kinds, model, make, el, state, number, short, css, color, diverging, download, csv, copy, whenChanged, begin, tab, repaint, sections };
+  return { kinds, model, make, el, state, number, plain, css, color, diverging, download, csv, copy, whenChanged, begin, tab, repaint, sections };
 })();

@@ -44,7 +44,7 @@ EQ.kinds.geometry = class {
     this.found("[data-some]").hidden = none;
     if (none) return void (this.found("[data-sentence]").textContent = "");
     const select = this.found("[data-layer]"), slider = this.found("[data-step]");
-    if ([...select.options].map((o) => o.value).join("\n") !== names.join("\n")) select.replaceChildren(...names.map((value) => EQ.el("option", { value }, value)));
+    if ([...select.options].map((o) => o.value).join("\n") !== names.join("\n")) select.replaceChildren(...names.map((value, i) => EQ.el("option", { value, title: value }, EQ.curves.column(this.source("triangles"), "short")[i])));
     const wanted = EQ.state.get(this.prefix + "layer", this.notes.chosen);
     select.value = names.includes(wanted) ? wanted : names[0];
     slider.max = steps.length - 1;

@@ -1,21 +1,30 @@
 // Layers × time as a picture: columns at even distances of whatever x is, each showing the measured step nearest to it.
 "use strict";
 
-// Rotation of some layers over what it is held against: the forecast, the median layer of the step, or its own median.
+// What a heatmap's title says that layers are held against.
+EQ.against = { forecast: "its forecast", layers: "the median layer" };
+
+// Which layers are matrices; all where none is.
+EQ.matrices = (layers) => {
+  const roles = Array.from(EQ.curves.column(layers, "role") ?? []), all = roles.map((_, i) => i);
+  const found = all.filter((i) => roles[i] !== "gain" && roles[i] !== "bias");
+  return found.length ? found : all;
+};
+
+// Rotation of some layers over what it is held against: the forecast, or the median matrix of the step.
 EQ.ratios = (layers, rows, against) => {
-  const lines = rows.map((i) => (i < 0 ? null : EQ.curves.line(layers, "rotation", i)));
+  const line = (i) => (i < 0 ? null : EQ.curves.line(layers, "rotation", i)), lines = rows.map(line);
   const median = (values) => {
     const sorted = Array.from(values).filter((v) => v > 0 && Number.isFinite(v)).sort((a, b) => a - b), n = sorted.length;
     return n ? (sorted[(n - 1) >> 1] + sorted[n >> 1]) / 2 : NaN;
   };
   if (against === "layers") {
-    const width = Math.max(0, ...lines.map((l) => l?.length ?? 0));
-    const middle = Float32Array.from({ length: width }, (_, k) => median(lines.map((l) => l?.[k] ?? NaN)));
+    const among = EQ.matrices(layers).map(line).filter((l) => l != null);
+    const middle = Float32Array.from({ length: among[0]?.length ?? 0 }, (_, k) => median(among.map((l) => l[k])));
     return lines.map((l) => l?.map((v, k) => v / middle[k]) ?? null);
   }
   return lines.map((l, r) => {
     if (l == null) return null;
-    if (against === "own") { const middle = median(l); return l.map((v) => v / middle); }
     const forecast = EQ.curves.line(layers, "rotation_forecast", rows[r]);
     return forecast ? l.map((v, k) => v / forecast[k]) : null;
   });
@@ -25,7 +34,7 @@ EQ.heat = (() => {
   const shown = new Map(); // what a figure's labels and height were made for
   let NDArray = null; // Bokeh's class of shaped arrays, which it does not export
 
-  return (key, layers, { xs, low, high, logx, rows, names, most, marks, against }) => {
+  return (key, layers, { xs, low, high, logx, rows, names, marks, against }) => {
     const figure = EQ.model(key), source = EQ.model(`${key}-image`);
     const columns = Math.min(500, Math.max(1, xs.length * 2));
     const [a, b] = logx ? [Math.log(low), Math.log(high)] : [low, high];
@@ -45,14 +54,14 @@ EQ.heat = (() => {
     const some = xs.length > 0 && rows.length > 0;
     source.data = some ? { image: [shaped], x: [low], y: [-0.5], dw: [high - low], dh: [rows.length] } : { image: [], x: [], y: [], dw: [], dh: [] };
     EQ.model(`${key}-colors`).palette = EQ.diverging();
-    const middle = { forecast: "as forecast", layers: "the median", own: "its median" }[against];
+    const middle = { forecast: "as forecast", layers: "the median" }[against];
     const bar = figure.right[0];
     bar.major_label_text_color = EQ.css("--soft");
     if (shown.get(bar) !== middle) {
       shown.set(bar, middle);
       bar.major_label_overrides = new Map([[-2, "¼ ×"], [-1, "½ ×"], [0, middle], [1, "2 ×"], [2, "4 ×"]]);
     }
-    const labels = rows.map((i, r) => EQ.short(names[i] ?? names[r] ?? "", most));
+    const labels = rows.map((_, r) => EQ.plain(names[r]));
     if (shown.get(key) !== labels.join("\n")) {
       shown.set(key, labels.join("\n"));
       figure.y_range.setv({ start: rows.length - 0.5, end: -0.5 });

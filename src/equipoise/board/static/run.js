@@ -136,7 +136,7 @@ EQ.kinds.run = class {
     const wanted = this.get(name, first);
     const now = possible.includes(wanted) ? wanted : possible[0];
     select.value = now ?? "";
-    select.hidden = possible.length < 2;
+    (select.closest("label") ?? select).hidden = possible.length < 2;
     return now;
   }
   drawLoss() {
@@ -147,7 +147,7 @@ EQ.kinds.run = class {
     const part = (p) => EQ.curves.column(logged, `${p}:${name}`);
     const curves = name == null ? [] : [{ name, color: EQ.color(0), xs, ys: part("v"), low: part("l"), high: part("h") }];
     EQ.curves.fill(`${this.key}-loss`, curves, this.options);
-    EQ.model(`${this.key}-loss`).left[0].axis_label = EQ.short(name ?? "");
+    EQ.model(`${this.key}-loss`).left[0].axis_label = EQ.plain(name ?? "");
   }
   drawSchedule() {
     const axis = this.source("axis");
@@ -184,7 +184,7 @@ EQ.kinds.run = class {
     none.replaceChildren(...chosen.map(({ name, color, i }) => {
       const shape = EQ.curves.column(layers, "shape")[i];
       const dot = EQ.el("span", { class: "dot", style: `background:${color}` });
-      return EQ.el("button", { type: "button", class: "chip", title: `${name}, ${shape}: click to leave out`, onclick: () => this.toggle(name) }, dot, name, EQ.el("span", { class: "x", "aria-hidden": "true" }, "×"));
+      return EQ.el("button", { type: "button", class: "chip", "data-name": name, title: `${name}, ${shape}: click to leave out`, onclick: () => this.toggle(name) }, dot, c.column(layers, "short")[i], EQ.el("span", { class: "x", "aria-hidden": "true" }, "×"));
     }));
     if (!chosen.length) none.append(EQ.el("span", { class: "hint" }, "None yet: click a row of the heatmap, or add by pattern."));
   }
@@ -199,17 +199,14 @@ EQ.kinds.run = class {
   // The heatmap: columns at even distances of whatever x is, each showing the measured step nearest to it.
   drawHeat(low, high) {
     const layers = this.source("layers"), c = EQ.curves;
-    const roles = c.column(layers, "role") ?? [];
-    const vectors = this.get("vectors") === "1";
-    const matrices = [...roles].map((r, i) => i).filter((i) => roles[i] !== "gain" && roles[i] !== "bias");
-    this.shownRows = vectors || !matrices.length ? [...roles].map((_, i) => i) : matrices;
-    const rows = this.shownRows, names = this.names;
+    this.shownRows = this.get("vectors") === "1" ? this.names.map((_, i) => i) : EQ.matrices(layers);
+    const rows = this.shownRows, names = this.names, short = c.column(layers, "short");
     const marks = this.chosen.map((n, k) => [rows.indexOf(names.indexOf(n)), EQ.color(k)]).filter(([r]) => r >= 0);
-    const most = this.section.clientWidth < 600 ? 14 : 30;
-    const against = this.picked("against", this.notes.forecast ? ["forecast", "layers", "own"] : ["own", "layers"], this.notes.against ?? undefined);
-    this.heatPicks = EQ.heat(`${this.key}-heat`, layers, { xs: this.xs, low, high, logx: this.logx, rows, names, most, marks, against });
-    this.against = { forecast: "the forecast", layers: "the median layer's", own: "its own median" }[against];
-    this.found("[data-heat-words]").textContent = `Rotation over ${this.against}. Blue turns too slowly, orange too fast. Click a row to choose it.`;
+    const against = this.picked("against", this.notes.forecast ? ["forecast", "layers"] : ["layers"], this.notes.against ?? undefined);
+    this.heatPicks = EQ.heat(`${this.key}-heat`, layers, { xs: this.xs, low, high, logx: this.logx, rows, names: rows.map((i) => short[i]), marks, against });
+    this.against = EQ.against[against];
+    this.found("[data-heat-title]").textContent = `Which layer is off: rotation over ${this.against}`;
+    this.found("[data-heat-words]").textContent = `Blue turns too slowly, orange too fast. ${this.notes.forecast || this.notes.loading ? "" : "There is no forecast of this run. "}Click a row to choose it.`;
   }
   rowAt(y) {
     const r = Math.round(y);
