@@ -137,7 +137,7 @@ def test_groups_that_are_cut_differently() -> None:
         switch.step()
     nothing = optim.Switch(optim.AdamW([a], lr=0.0), torch.optim.SGD([a], lr=0.1), at=2)
     nothing.param_groups[0]["lr"] = 0.1
-    with pytest.raises(ValueError, match="lr = 0 in first at the beginning: must be > 0"):
+    with pytest.raises(ValueError, match="lr was 0, or on a device, in first at the beginning: must be a number > 0"):
         nothing.step()
 
 

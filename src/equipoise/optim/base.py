@@ -17,10 +17,11 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from equipoise.optim.checks import check_group, listed, with_params
-from equipoise.optim.clock import Clock
+from equipoise.optim.clock import Clock, count_of, value_of
 from equipoise.optim.fast import Fast
 from equipoise.optim.many import Many
 from equipoise.optim.moves import Move, Piece, direction, turns
+from equipoise.optim.rate import check_rate, readable
 from equipoise.optim.rows import all_finite, center_rows, everywhere
 from equipoise.optim.rules import Rule
 from equipoise.optim.sharing import mesh_of, summed
@@ -116,6 +117,8 @@ class RuleOptimizer(Optimizer):
                 group["own_angle"] = given
             check_group(group)
             if group["lr_max"] is None and group["decay"] == "corrected":
+                if not readable(group["lr"]):
+                    raise ValueError("lr_max = None: must be given where lr is a tensor on a device, which is not read")
                 group["lr_max"] = float(group["lr"])
         except ValueError:
             self.param_groups.pop()
@@ -147,10 +150,9 @@ class RuleOptimizer(Optimizer):
         for key, p in zip(keys, params, strict=True):
             for name, value in state_dict["state"].get(key, {}).items():
                 if torch.is_tensor(value):
-                    count = name in ("step", "row_step")
                     self.state[p][name] = (
-                        value.detach().clone().float()
-                        if count
+                        count_of(value_of(value))
+                        if name in ("step", "row_step")
                         else value.detach().to(device=p.device, dtype=state_dtype(p), copy=True)
                     )
 
@@ -195,23 +197,27 @@ class RuleOptimizer(Optimizer):
         if not self._all_finite():
             self.skipped += 1
             return
-        makes_state = self._makes_state()
+        moves = self._moves()
         for group in self.param_groups:
-            before = [p.detach().clone() for p in group["params"]] if makes_state else []
+            before = [] if moves is None else [p.detach().clone() for p in group["params"]]
             self._step_group(group)
             for p, w in zip(group["params"], before, strict=False):
-                p.copy_(w)
+                p.copy_(torch.where(moves.to(p.device), p, w))  # type: ignore[union-attr]
 
-    def _makes_state(self) -> bool:
-        """Whether this is the step that torch takes to make empty state, before it loads a distributed checkpoint.
+    def _moves(self) -> Tensor | None:
+        """Whether this step may move weights, as a tensor, which nobody waits for; None where there is no doubt.
 
-        That is a first step with lr 0 and gradients of zeros, and must not move weights, as independent decay, a bound
-        on norms or rounding would.
+        There is in a first step with lr 0. With gradients of zeros it is the one that torch takes to make empty state
+        before it loads a distributed checkpoint; it must not move weights, as independent decay, a bound on norms or
+        rounding would.
         """
-        if self.state or any(float(group["lr"]) for group in self.param_groups):
-            return False
+        if self.state or any(not readable(g["lr"]) or float(g["lr"]) for g in self.param_groups):
+            return None
         grads = [p.grad for group in self.param_groups for p in group["params"]]
-        return all(g is not None and not bool(everywhere(g.count_nonzero())) for g in grads)
+        found = [everywhere(g.count_nonzero()) for g in grads if g is not None]
+        if len(found) < len(grads) or not found:
+            return None
+        return torch.stack([x.to(found[0].device) for x in found]).any()
 
     def _refuse_sparse(self) -> None:
         if any(p.grad is not None and p.grad.is_sparse for g in self.param_groups for p in g["params"]):
@@ -237,8 +243,8 @@ class RuleOptimizer(Optimizer):
         return False
 
     def _step_group(self, group: dict[str, Any]) -> None:
-        for name in ("lr", "weight_decay"):  # a schedule may have set them to anything
-            _check.number(name, group[name], low=0)
+        check_rate(group)  # a schedule may have set it, and weight decay, to anything
+        _check.number("weight_decay", group["weight_decay"], low=0)
         live = [p for p in group["params"] if p.grad is not None and p.numel()]
         cast = self._cast_of(live, group)
         times = self._clock.tick(cast.states)

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from equipoise.optim.moves import turns
+from equipoise.optim.rate import check_rate, known_rate
 from equipoise.optim.rotate import NO_DECAY
 from equipoise.optim.rows import row_count
 from equipoise.theory import DECAYS, _check
@@ -67,7 +68,7 @@ def _check_param(p: Any) -> None:
 
 def check_group(group: dict[str, Any]) -> None:
     """Refuse hyperparameters that make no sense, by argument, value and range."""
-    _check.number("lr", group["lr"], low=0)
+    check_rate(group)
     _check.number("weight_decay", group["weight_decay"], low=0)
     _check.number("l2", group["l2"], low=0)
     _check.choice("decay", group["decay"], DECAYS)
@@ -99,8 +100,10 @@ def check_group(group: dict[str, Any]) -> None:
             _check.number("norm", group["norm"], low=0, open_low=True)
         if group["angle"] is not None:
             _check.number("angle", group["angle"], low=0, high=1.5)
-        elif group["weight_decay"] == 0 and any(turns(p, group) for p in group["params"]):
-            raise ValueError(NO_DECAY)
+        elif any(turns(p, group) for p in group["params"]):
+            known_rate(group)
+            if group["weight_decay"] == 0:
+                raise ValueError(NO_DECAY)
 
 
 def check_granularity(group: dict[str, Any]) -> None:

@@ -218,7 +218,7 @@ def _compile(kind: Kind, columns: int) -> Callable[[list[Tensor]], list[Tensor]]
     def zeros(*shape: int, dtype: torch.dtype = dtype) -> Tensor:
         return torch.zeros(shape, dtype=dtype, device=device)
 
-    example = [torch.ones(len(kind.numbers), dtype=dtype), zeros(*shape), zeros(*shape, dtype=low)]
+    example = [torch.ones(len(kind.numbers), dtype=dtype, device=device), zeros(*shape), zeros(*shape, dtype=low)]
     example += [zeros(*shape) for _ in kind.rule.state]
     if kind.rows != "flat":
         example += [ones(shape[0], dtype, device), scalar(device)]

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, final
 
+from torch import Tensor
+
 from equipoise.optim.base import RuleOptimizer
 from equipoise.optim.moves import Constrain
 from equipoise.optim.optimizers import Params, adam_options, common
@@ -42,7 +44,7 @@ class RotationalSGDM(RuleOptimizer):
     def __init__(
         self,
         params: Params,
-        lr: float = 1e-3,
+        lr: float | Tensor = 1e-3,
         *,
         momentum: float = 0.9,
         weight_decay: float = 5e-4,
@@ -84,7 +86,7 @@ class RotationalAdamW(RuleOptimizer):
     def __init__(
         self,
         params: Params,
-        lr: float = 1e-3,
+        lr: float | Tensor = 1e-3,
         *,
         betas: tuple[float, float] = (0.9, 0.999),
         eps: float = 1e-8,
@@ -121,7 +123,7 @@ class RotationalAdamL2(RuleOptimizer):
     def __init__(
         self,
         params: Params,
-        lr: float = 1e-3,
+        lr: float | Tensor = 1e-3,
         *,
         betas: tuple[float, float] = (0.9, 0.999),
         eps: float = 1e-8,
@@ -154,7 +156,7 @@ class RotationalLion(RuleOptimizer):
     def __init__(
         self,
         params: Params,
-        lr: float = 1e-4,
+        lr: float | Tensor = 1e-4,
         *,
         betas: tuple[float, float] = (0.9, 0.99),
         weight_decay: float = 1.0,
@@ -184,7 +186,7 @@ class RotationalSignSGDM(RuleOptimizer):
     def __init__(
         self,
         params: Params,
-        lr: float = 1e-4,
+        lr: float | Tensor = 1e-4,
         *,
         momentum: float = 0.9,
         weight_decay: float = 1.0,
@@ -215,7 +217,7 @@ class HyperballAdamW(RuleOptimizer):
     def __init__(
         self,
         params: Params,
-        lr: float = 1e-3,
+        lr: float | Tensor = 1e-3,
         *,
         betas: tuple[float, float] = (0.9, 0.999),
         eps: float = 1e-8,
@@ -252,7 +254,7 @@ class AdamCPR(RuleOptimizer):
     def __init__(
         self,
         params: Params,
-        lr: float = 1e-3,
+        lr: float | Tensor = 1e-3,
         *,
         betas: tuple[float, float] = (0.9, 0.999),
         eps: float = 1e-8,

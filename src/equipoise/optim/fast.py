@@ -14,9 +14,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from equipoise.optim.clock import Clock
+from equipoise.optim.clock import Clock, value_of
 from equipoise.optim.compiled import SWITCHES, Kind, kernel, ones, scalar, warn
 from equipoise.optim.moves import Constrain, Move, Piece, direction, directions, step_numbers, turns
+from equipoise.optim.rate import hollow, rate, sent
 from equipoise.optim.rotate import RowMove
 from equipoise.optim.rules import Rule
 
@@ -59,7 +60,7 @@ class Fast:
         What is not compiled is packed where it moves by rows: some thirty operations a step, which for small tensors
         cost much more than their arithmetic.
         """
-        compiled = wanted(group, t)
+        compiled = wanted(group, t) and not hollow(pieces[0].w)
         if not compiled and (not isinstance(self.move, RowMove) or group["foreach"] is False):
             return pieces, grads
         if not (self.rule.compiles and self.move.compiles) or (t == 1 and self.rule.starts(group)):
@@ -132,7 +133,7 @@ class Fast:
             if rows != "flat" and isinstance(self.move, RowMove):
                 self.move.start(piece, group)
             tracked = rows != "flat" and isinstance(self.move, RowMove)
-            steps = int(piece.state["row_step"]) if tracked else None
+            steps = value_of(piece.state["row_step"]) if tracked else None
             small = piece.w.numel() < SMALL and rows in PACKED and not hasattr(piece.w, "placements")
             packs = small and self._churn <= CHURN
             sorts.setdefault((rows, packs, steps, piece.w.dtype, g.dtype, g.device), []).append(i)
@@ -206,7 +207,7 @@ class Fast:
         move, rows = self.move, batch.rows
         assert rows is not None
         first = batch.members[0]
-        mine: dict[str, float] | None = step_numbers(group)
+        mine: dict[str, Any] | None = step_numbers(group)
         sized = move.sized if batch.columns and isinstance(move, RowMove) else None
         if batch.columns:
             assert isinstance(move, RowMove)
@@ -214,7 +215,7 @@ class Fast:
             if mine is None:  # the weights stay where they are, to the bit
                 return False
         elif isinstance(move, Constrain):
-            mine = {"lr": float(group["lr"]), "left": 1.0}
+            mine = {"lr": rate(group), "left": 1.0}
         given = mine
         numbers = {f"rule.{k}": v for k, v in self.rule.numbers(t, group).items()}
         numbers |= {f"move.{k}": v for k, v in given.items()} | {"l2": float(group["l2"])}
@@ -229,7 +230,7 @@ class Fast:
             device=grads[first].device,
             same=self._same,
         )
-        if not all(isinstance(value, int | float) for value in numbers.values()):
+        if not all(isinstance(value, int | float | Tensor) for value in numbers.values()):
             warn(str(kind), "its numbers must be numbers", bool(group.get("compile")))
             return False
         run = kernel(kind, len(batch.columns), loud=bool(group.get("compile")))
@@ -241,7 +242,7 @@ class Fast:
             """The numbers as a tensor, for rows of that many weights."""
             if size not in made:
                 now = numbers if sized is None else numbers | {f"move.{k}": v for k, v in sized(given, size).items()}
-                made[size] = torch.tensor(list(now.values()), dtype=dtype)
+                made[size] = sent(list(now.values()), dtype, kind.device)
             return made[size]
 
         for pack in batch.packs:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any, final
 
 import torch
+from torch import Tensor
 
 from equipoise import geometry
 from equipoise.geometry import Norm
@@ -28,7 +29,7 @@ class _MuonFamily(RuleOptimizer):
     def __init__(
         self,
         params: Params,
-        lr: float,
+        lr: float | Tensor,
         weight_decay: float,
         move: Move,
         adam: Mapping[str, Any] | None,
@@ -170,7 +171,7 @@ class Muon(_MuonFamily):
     def __init__(
         self,
         params: Params,
-        lr: float = 0.02,
+        lr: float | Tensor = 0.02,
         *,
         momentum: float = 0.95,
         nesterov: bool = True,
@@ -205,7 +206,7 @@ class RotationalMuon(_MuonFamily):
     def __init__(
         self,
         params: Params,
-        lr: float = 0.02,
+        lr: float | Tensor = 0.02,
         *,
         momentum: float = 0.95,
         nesterov: bool = True,
@@ -239,7 +240,7 @@ class HyperballMuon(_MuonFamily):
     def __init__(
         self,
         params: Params,
-        lr: float = 0.01,
+        lr: float | Tensor = 0.01,
         *,
         momentum: float = 0.95,
         nesterov: bool = True,
@@ -300,7 +301,7 @@ class SteepestDescent(RuleOptimizer):
     def __init__(
         self,
         params: Params,
-        lr: float = 1e-3,
+        lr: float | Tensor = 1e-3,
         *,
         norm: Norm | str | None = None,
         sharpness: float | None = None,

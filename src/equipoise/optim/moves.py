@@ -13,39 +13,40 @@ from typing import Any, ClassVar, final
 import torch
 from torch import Tensor
 
-from equipoise.optim.many import Many
+from equipoise.optim.many import Many, Traced
+from equipoise.optim.rate import add, rate
 from equipoise.optim.rows import everywhere, row_count
 from equipoise.optim.rules import Ratio, Rule
 
 
-def decayed(w: Any, u: Any, *, lr: float, left: float) -> None:
+def decayed(w: Any, u: Any, *, lr: Any, left: Any) -> None:
     """W ← (1−d)w − ηu.  Loshchilov & Hutter 2019."""
     if not isinstance(left, float) or left != 1.0:
         w.mul_(left)
-    if isinstance(u, Ratio):
+    if isinstance(u, Ratio) and (isinstance(lr, float) or isinstance(w, Traced)):
         w.addcdiv_(u.top, u.bottom, value=-lr * u.scale)
     else:
-        w.add_(u, alpha=-lr)
+        add(w, u.value() if isinstance(u, Ratio) else u, -lr)
 
 
-def cautious(w: Any, u: Any, *, lr: float, left: float) -> None:
+def cautious(w: Any, u: Any, *, lr: Any, left: Any) -> None:
     """W ← w − d·w·[u·w ≥ 0] − ηu.  Chen et al. 2025, arXiv 2510.12402."""
     if isinstance(u, Ratio):
         u = u.value()
     mask = u.mul(w).sign_().clamp_max_(0.0).add_(1.0)  # 0 where u and w disagree, else 1
-    w.addcmul_(w, mask, value=left - 1)
-    w.add_(u, alpha=-lr)
+    w.addcmul_(w, mask.mul_(left - 1), value=1.0)
+    add(w, u, -lr)
 
 
-def decay_of(group: dict[str, Any]) -> float:
-    """d, the share of the weight that a step's decay takes, for the group's kind of decay."""
-    lr, wd = float(group["lr"]), float(group["weight_decay"])
+def decay_of(group: dict[str, Any]) -> Any:
+    """d, the share of the weight that a step's decay takes, for the group's kind of decay; a tensor where lr is one."""
+    lr, wd = rate(group), float(group["weight_decay"])
     match group["decay"]:
         case "independent":
             return wd
         case "corrected":
-            top = max(lr, float(group["lr_max"] or 0.0))
-            return wd * lr * lr / top if top else 0.0
+            top = max(float(group["lr_max"] or 0.0), 1e-38)
+            return wd * lr * lr / (lr.clamp_min(top) if torch.is_tensor(lr) else max(lr, top))
         case _:
             return lr * wd
 
@@ -107,9 +108,9 @@ class Decay(Move):
         plain_step(w, u, step_numbers(group), group)
 
 
-def step_numbers(group: dict[str, Any]) -> dict[str, float]:
+def step_numbers(group: dict[str, Any]) -> dict[str, Any]:
     """The numbers of a decayed step."""
-    return {"lr": float(group["lr"]), "left": 1 - decay_of(group)}
+    return {"lr": rate(group), "left": 1 - decay_of(group)}
 
 
 def plain_step(w: Any, u: Any, numbers: dict[str, Any], group: dict[str, Any]) -> None:
@@ -149,7 +150,7 @@ class Constrain(Move):
 
     def __call__(self, pieces: list[Piece], u: Any, *, rule: Rule, t: int, group: dict[str, Any]) -> None:
         for piece, direction in zip(pieces, directions(u, len(pieces)), strict=True):
-            piece.w.add_(direction, alpha=-float(group["lr"]))
+            add(piece.w, direction, -rate(group))
             self.hold(piece, t, group)
 
     def hold(self, piece: Piece, t: int, group: dict[str, Any]) -> None:

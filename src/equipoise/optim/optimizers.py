@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, final
 
+from torch import Tensor
+
 from equipoise.optim.base import SHARED, RuleOptimizer
 from equipoise.optim.moves import Decay
 from equipoise.optim.rules import AdamRule, LionRule, NormalizedRule, RMSPropRule, SGDMRule, SignSGDMRule
@@ -12,7 +14,7 @@ from equipoise.optim.rules import AdamRule, LionRule, NormalizedRule, RMSPropRul
 Params = Iterable[Any]
 
 
-def common(lr: float, weight_decay: float, options: dict[str, Any], **own: Any) -> dict[str, Any]:
+def common(lr: float | Tensor, weight_decay: float, options: dict[str, Any], **own: Any) -> dict[str, Any]:
     """The options that every optimizer takes, with the optimizer's own."""
     allowed = SHARED | {"lr": lr, "weight_decay": weight_decay} | own
     if options.pop("differentiable", False):
@@ -64,7 +66,7 @@ class SGDM(RuleOptimizer):
     def __init__(
         self,
         params: Params,
-        lr: float = 1e-3,
+        lr: float | Tensor = 1e-3,
         *,
         momentum: float = 0.9,
         weight_decay: float = 0.0,
@@ -93,7 +95,7 @@ class RMSProp(RuleOptimizer):
     def __init__(
         self,
         params: Params,
-        lr: float = 1e-3,
+        lr: float | Tensor = 1e-3,
         *,
         alpha: float = 0.99,
         eps: float = 1e-8,
@@ -125,7 +127,7 @@ class Adam(RuleOptimizer):
     def __init__(
         self,
         params: Params,
-        lr: float = 1e-3,
+        lr: float | Tensor = 1e-3,
         *,
         betas: tuple[float, float] = (0.9, 0.999),
         eps: float = 1e-8,
@@ -160,7 +162,7 @@ class AdamW(RuleOptimizer):
     def __init__(
         self,
         params: Params,
-        lr: float = 1e-3,
+        lr: float | Tensor = 1e-3,
         *,
         betas: tuple[float, float] = (0.9, 0.999),
         eps: float = 1e-8,
@@ -189,7 +191,13 @@ class SignSGDM(RuleOptimizer):
     """
 
     def __init__(
-        self, params: Params, lr: float = 1e-4, *, momentum: float = 0.9, weight_decay: float = 0.0, **options: Any
+        self,
+        params: Params,
+        lr: float | Tensor = 1e-4,
+        *,
+        momentum: float = 0.9,
+        weight_decay: float = 0.0,
+        **options: Any,
     ):
         defaults = common(lr, weight_decay, options, momentum=momentum)
         super().__init__(params, defaults, rule=SignSGDMRule(), move=Decay())
@@ -212,7 +220,7 @@ class Lion(RuleOptimizer):
     def __init__(
         self,
         params: Params,
-        lr: float = 1e-4,
+        lr: float | Tensor = 1e-4,
         *,
         betas: tuple[float, float] = (0.9, 0.99),
         weight_decay: float = 0.0,
@@ -239,7 +247,7 @@ class NormalizedGD(RuleOptimizer):
     def __init__(
         self,
         params: Params,
-        lr: float = 1e-3,
+        lr: float | Tensor = 1e-3,
         *,
         weight_decay: float = 0.0,
         granularity: str | int = "tensor",

@@ -17,7 +17,9 @@ import torch
 from torch import Tensor
 
 from equipoise import theory
+from equipoise.optim.clock import count_of, value_of
 from equipoise.optim.moves import Move, Piece, decay_of, directions, plain_step, step_numbers, turns
+from equipoise.optim.rate import known_rate, rate, readable
 from equipoise.optim.rows import (
     as_rows,
     centred,
@@ -52,9 +54,10 @@ def settled(rule: Rule, group: dict[str, Any], shape: tuple[int, ...] = (1,)) ->
     known = rule.theory(group)
     if known["optimizer"] == "sgdm":
         known["coupled"] = group["decay"] == "lr"
-    top = None if group["decay"] != "corrected" else max(float(group["lr"]), float(group["lr_max"] or 0.0)) or None
+    lr = known_rate(group)
+    top = None if group["decay"] != "corrected" else max(lr, float(group["lr_max"] or 0.0)) or None
     known |= {
-        "lr": float(group["lr"]),
+        "lr": lr,
         "weight_decay": float(group["weight_decay"]),
         "decay": group["decay"],
         "lr_max": top,
@@ -107,16 +110,16 @@ class RowMove(Move):
 
     def steps(self, state: dict[str, Any]) -> int:
         """How many steps the tracker of this parameter will have seen after the next."""
-        return int(state["row_step"]) + 1 if "row_step" in state else 1
+        return value_of(state.get("row_step", 0)) + 1
 
     def start(self, piece: Piece, group: dict[str, Any]) -> None:
         """Give a parameter's state the columns, if it lacks them."""
         rows = as_rows(piece.w, group["granularity"])
         first = piece.state.get(self.columns[0])
         # Until rows have moved (a step of lr 0 moves none), and where the granularity is another than before.
-        if first is None or first.shape[0] != rows.shape[0] or not piece.state["row_step"]:
+        if first is None or first.shape[0] != rows.shape[0] or not value_of(piece.state["row_step"]):
             piece.state.update(zip(self.columns, self.begin(rows, group), strict=True))
-            piece.state["row_step"] = torch.zeros((), dtype=torch.float32)
+            piece.state["row_step"] = count_of(0)
 
     def __call__(self, pieces: list[Piece], u: Any, *, rule: Rule, t: int, group: dict[str, Any]) -> None:
         for piece, direction in zip(pieces, directions(u, len(pieces)), strict=True):
@@ -133,7 +136,7 @@ class RowMove(Move):
         """Move the rows of one parameter."""
         self.start(piece, group)
         state = piece.state
-        state["row_step"] += 1
+        state["row_step"] = count_of(self.steps(state))
         w = as_rows(piece.w, group["granularity"])
         d = as_rows(u, group["granularity"])
         columns = tuple(state[name] for name in self.columns) + self.given(state[self.columns[0]], group)
@@ -217,14 +220,15 @@ class Rotate(RowMove):
         self, rule: Rule, t: int, steps: int, group: dict[str, Any], shape: tuple[int, ...]
     ) -> dict[str, float] | None:
         given = group["angle"]
-        if given is None and float(group["weight_decay"]) == 0 and float(group["lr"]) > 0:
+        if given is None and float(group["weight_decay"]) == 0 and known_rate(group) > 0:
             raise ValueError(NO_DECAY)
         angle = settled(rule, group, shape).rotation if given is None else float(given)
         if angle == 0.0:
             return None
         beta, expected = group["track"], rule.expected_square(t, group)
         own, lost = beta ** (steps / 4), decay_of(group)
-        known = lost > 0 and group["norm"] is None and rule.theory(group)["optimizer"] not in ("sgdm", "ngd", "muon")
+        known = isinstance(lost, float) and lost > 0 and readable(group["lr"])
+        known = known and group["norm"] is None and rule.theory(group)["optimizer"] not in ("sgdm", "ngd", "muon")
         return {
             "angle": angle,
             "tangent": math.tan(min(angle, 1.5)),
@@ -232,7 +236,7 @@ class Rotate(RowMove):
             "take": (1 - beta) / expected,
             "tracked": (1 - own) * expected / (1 - beta**steps),
             "own": own,
-            "lr": float(group["lr"]),
+            "lr": rate(group),
             "left": 1 - lost,
             "goal": settled(rule, group).norm if known else 0.0,
             "unknown": 0.0 if known else 1.0,
@@ -314,7 +318,8 @@ class Hyperball(RowMove):
     def numbers(
         self, rule: Rule, t: int, steps: int, group: dict[str, Any], shape: tuple[int, ...]
     ) -> dict[str, float] | None:
-        return {"lr": float(group["lr"])} if float(group["lr"]) else None
+        lr = rate(group)
+        return None if isinstance(lr, float) and lr == 0.0 else {"lr": lr}
 
     def turn(
         self, ww: Tensor, dw: Tensor, dd: Tensor, columns: tuple[Tensor, ...], numbers: dict[str, Any]

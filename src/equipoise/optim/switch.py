@@ -14,6 +14,7 @@ from torch.optim import Optimizer
 
 from equipoise.optim.base import evaluated
 from equipoise.optim.holding import Holder, steppable, within_a_step
+from equipoise.optim.rate import readable
 from equipoise.theory import _check
 
 SECOND = "second."
@@ -23,7 +24,7 @@ COUNT = "switch_steps"
 """The number of a Switch's steps, in its groups."""
 
 RATIO = {"lr": "switch_lr_ratio", "weight_decay": "switch_weight_decay_ratio"}
-"""What schedulers on a Switch move for both: the second's over the first's, in its groups; None where that has 0."""
+"""What schedulers on a Switch move for both: the second's over the first's, in its groups; None if unknown."""
 
 BEGUN = "switch_begun"
 """Whether there was a state of the first, and of the second, in the groups: else what is saved of it is zeros."""
@@ -129,7 +130,8 @@ class Switch(Holder):
         for own, (first, second) in zip(self._groups, self._pairs(), strict=True):
             for name, ratio in RATIO.items():
                 if name in first and name in second and ratio not in own:
-                    own[ratio] = float(second[name]) / float(first[name]) if float(first[name]) else None
+                    known = readable(first[name]) and readable(second[name]) and float(first[name])
+                    own[ratio] = float(second[name]) / float(first[name]) if known else None
         self._show()
 
     def _pairs(self) -> list[tuple[dict[str, Any], dict[str, Any]]]:
@@ -145,7 +147,7 @@ class Switch(Holder):
                     if name not in _NO_OPTION:
                         number = torch.is_tensor(value) and value.ndim == 0  # schedulers change it in place
                         own[prefix + name] = value.clone() if number else value
-                        seen[prefix + name] = _plain(value)
+                        seen[prefix + name] = _plain(own[prefix + name])
 
     def look(self) -> None:
         """Do to the two what was done to the groups, and have the groups say what was done to the two."""
@@ -158,7 +160,7 @@ class Switch(Holder):
                 if key in RATIO and key in pair[1] and _plain(own[SECOND + key]) == seen[SECOND + key]:
                     asked[1, home[1], key] = _scaled(key, own)
                 for at, value in asked.items():
-                    if at in wanted and _plain(wanted[at]) != _plain(value):
+                    if at in wanted and readable(value) and _plain(wanted[at]) != _plain(value):
                         raise ValueError(
                             f"{at[2]} moved differently in groups that are one in {('first', 'second')[at[0]]}: give "
                             "both the same groups, or attach schedulers to first and to second"
@@ -167,9 +169,10 @@ class Switch(Holder):
         for (which, i, name), value in wanted.items():
             group = (self.second if which else self.first).param_groups[i]
             if torch.is_tensor(group[name]) and group[name].ndim == 0:
-                group[name].fill_(float(value))
+                group[name].fill_(value)
             else:
-                group[name] = value.item() if torch.is_tensor(value) and value.ndim == 0 else value
+                number = torch.is_tensor(value) and value.ndim == 0 and readable(value)
+                group[name] = value.item() if number else value
         self._show()
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
@@ -385,19 +388,19 @@ def _look(optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None
     optimizer.look()
 
 
-def _scaled(name: str, own: dict[str, Any]) -> float:
+def _scaled(name: str, own: dict[str, Any]) -> Any:
     """What the second has where the first has what a group says."""
     ratio = own[RATIO[name]]
     if ratio is None:
         raise ValueError(
-            f"{name} = 0 in first at the beginning: must be > 0 to move both in proportion; or attach schedulers to "
-            "first and to second"
+            f"{name} was 0, or on a device, in first at the beginning: must be a number > 0 to move both in proportion;"
+            " or attach schedulers to first and to second"
         )
-    return float(own[name]) * ratio
+    return (float(own[name]) if readable(own[name]) else own[name]) * ratio
 
 
 def _plain(value: Any) -> Any:
-    """An option as what it can be told from another by: its value, or which object it is."""
+    """An option as what it can be told from another by: its value, or which object it is, and of which version."""
     if torch.is_tensor(value):
-        return value.item() if value.ndim == 0 else id(value)
+        return value.item() if value.ndim == 0 and readable(value) else (id(value), value._version)
     return value if value is None or isinstance(value, int | float | str | tuple) else id(value)

@@ -17,8 +17,10 @@ from torch.optim import Optimizer
 from equipoise import theory
 from equipoise.optim.base import LOW_PRECISION, RuleOptimizer, evaluated, without_autocast
 from equipoise.optim.checks import check_granularity
+from equipoise.optim.clock import count_of, value_of
 from equipoise.optim.holding import Holder, steppable, within_a_step
 from equipoise.optim.moves import Piece, turns
+from equipoise.optim.rate import known_rate, rate
 from equipoise.optim.rotate import Rotate, RowMove, settled
 from equipoise.optim.rows import center_rows
 from equipoise.optim.rules import Rule
@@ -209,7 +211,7 @@ class Rotational(Holder):
             return float(self._angle)
         if isinstance(self.inner, RuleOptimizer):
             return settled(self.inner.pair(group)[0], group | {"method": self._options["method"]}).rotation
-        lr, wd = float(group["lr"]), float(group.get("weight_decay", 0.0) or 0.0)
+        lr, wd = known_rate(group), float(group.get("weight_decay", 0.0) or 0.0)
         known: dict[str, Any]
         if "betas" in group:
             known = {"optimizer": "lion" if "lion" in type(self.inner).__name__.lower() else "adamw"}
@@ -258,15 +260,17 @@ class Rotational(Holder):
 
     def _turn_one(self, p: Tensor, old: Tensor, group: dict[str, Any], angle: float) -> None:
         """Turn the weights of before, in place, along the step that the inner optimizer has taken from them to p."""
-        state, lr = self.state[p], float(group["lr"])
+        state, lr = self.state[p], rate(group)
         options = self._options | {"lr": lr, "weight_decay": 0.0, "decay": "lr", "lr_max": None}
         options |= {"angle": angle, "granularity": self._parts(group)}
-        numbers = self._rotate.numbers(self._rule, 1, self._rotate.steps(state), options, ()) if lr else None
+        stays = isinstance(lr, float) and lr == 0.0
+        numbers = None if stays else self._rotate.numbers(self._rule, 1, self._rotate.steps(state), options, ())
         if numbers is None:  # a distributed checkpoint is loaded into the state that a step of lr 0 makes
             self._rotate.start(Piece(old, state), options)
             return
         # What is left of a small step after p was rounded is noise of this size.
-        noise = min(4 * torch.finfo(p.dtype).eps / lr, 1e150) ** 2 / max(1, p.shape[0])
+        least: Any = 4 * torch.finfo(p.dtype).eps / lr
+        noise = (min(least, 1e150) if isinstance(lr, float) else least.clamp_max(1e15)) ** 2 / max(1, p.shape[0])
         self._rotate.move(Piece(old, state), (old - p) / lr, numbers | {"noise": noise}, options)
 
     def _saved(self) -> dict[str, Any]:
@@ -279,5 +283,5 @@ class Rotational(Holder):
             group.setdefault(COUNT, 0)
         for p in self._turning():
             state = self.state.get(p, {})
-            if "row_step" in state:  # a copy, as it is changed in place; never on a GPU
-                state["row_step"] = state["row_step"].detach().float().cpu().clone()
+            if "row_step" in state:  # a count of its own, which never lies on a GPU
+                state["row_step"] = count_of(value_of(state["row_step"]))
