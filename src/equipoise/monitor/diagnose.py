@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from equipoise.monitor import checks_dynamics, checks_faults, checks_settings
+from equipoise.monitor.checks_loss import check_loss
 from equipoise.monitor.evidence import Evidence
 from equipoise.monitor.run import Run
 from equipoise.planner.finding import SEVERITIES, Finding
@@ -10,17 +11,21 @@ from equipoise.planner.finding import SEVERITIES, Finding
 CHECKS = (*checks_faults.CHECKS, *checks_settings.CHECKS, *checks_dynamics.CHECKS)
 """Every check, in the order that findings of one severity are shown in."""
 
+LEAST = 8
+"""With fewer measured steps, only the loss is looked at."""
 
-def review(run: Run) -> list[Finding]:
-    """What the rows of a run show, the worst first.
+
+def review(run: Run, ended: bool | None = None) -> list[Finding]:
+    """What the loss and the rows of a run show, the worst first.
 
     Args:
         run: the run; it may still be written.
+        ended: whether it has. Default: what it says itself.
     """
+    found = check_loss(run, run.status != "running" if ended is None else ended)
     evidence = Evidence(run)
-    if not len(evidence.steps):
-        return []
-    found = [f for check in CHECKS for f in check(evidence)]
+    if len(evidence.steps) >= LEAST:
+        found += [f for check in CHECKS for f in check(evidence)]
     return sorted(found, key=lambda f: SEVERITIES.index(f.severity))
 
 

@@ -18,9 +18,6 @@ FIRST = 32
 USUAL = 2e-3
 """Seconds of the processor that a look takes for each tensor, until one has been timed."""
 
-LEAST = 8
-"""With fewer measured steps there is no look at the end."""
-
 
 class Reviewing:
     """Reviews a run now and then: seldom enough to cost little.
@@ -75,18 +72,18 @@ class Reviewing:
         """Look once more, at the whole run; what was found."""
         if self._thread is not None:
             self._thread.join()
-        if self._path is not None and self._rows >= LEAST:
-            self._look()
+        if self._path is not None:
+            self._look(ended=True)
         return self.take()[0]
 
-    def _look(self) -> None:
+    def _look(self, ended: bool = False) -> None:
         start = time.thread_time()
         found: list[Finding] = []
         error: Exception | None = None
         assert self._path is not None
         try:
             with Run.open(self._path) as run:
-                found = review(run)
+                found = review(run, ended)
         except RunError:  # nothing can be read, as on a full disk: the writer says so itself
             pass
         except Exception as caught:
