@@ -141,7 +141,7 @@ def _rising(loss: Loss) -> Iterator[Finding]:
             loss,
             f"it rose from {loss_text(loss.start)} at the start to {loss_text(loss.end)}, and was never lower",
             "a loss that falls",
-            "look at the sign of the loss, maximize= of the optimizer, and how far lr is above that of a run that falls",
+            "look at the sign of the loss, maximize= of the optimizer, and lr against that of a run that falls",
         )
 
 
@@ -155,7 +155,7 @@ def _diverged(loss: Loss) -> Iterator[Finding]:
             "loss-diverged",
             "error" if loss.end > loss.start else "warning",
             loss,
-            f"it fell from {loss_text(loss.start)} to {loss_text(low)} at step {step:,} and is {loss_text(loss.end)} now",
+            f"it fell from {loss_text(loss.start)} to {loss_text(low)} at step {step:,}, now {loss_text(loss.end)}",
             "a loss that stays where it fell to",
             f"go back to a checkpoint before step {step:,}; look at what changed after it: lr, data, gradient norms",
         )
@@ -201,7 +201,7 @@ def _flat(loss: Loss, ended: bool, finetune: bool) -> Iterator[Finding]:
 def _spike(loss: Loss) -> Iterator[Finding]:
     """It leapt up, for three values or more, and came back."""
     values, width = loss.values, 2 * loss.few + 1
-    before = np.concatenate([np.full(width, np.nan), rolling_median(values, width)[: -width]])[: len(values)]
+    before = np.concatenate([np.full(width, np.nan), rolling_median(values, width)[:-width]])[: len(values)]
     three = np.array([np.median(values[max(0, i - 1) : i + 2]) for i in range(len(values))])
     gain = loss.start - float(loss.level[loss.best])
     limit = max(NOISE * loss.noise, LEAPS * gain)
@@ -213,7 +213,7 @@ def _spike(loss: Loss) -> Iterator[Finding]:
         "loss-spike",
         "warning",
         loss,
-        f"it leapt from {loss_text(before[at])} to {loss_text(three[at])} at step {int(loss.steps[at]):,} and came back",
+        f"it leapt from {loss_text(before[at])} to {loss_text(three[at])} at step {int(loss.steps[at]):,}, and back",
         "a loss without leaps",
         "look at the gradient norm, the batch and lr of that step",
     )

@@ -90,10 +90,10 @@ class FiniteWatch:
             x = tensor.p if what == "weights" else None if skips[tensor.owner] else tensor.p.grad
             if x is None or x.is_sparse:
                 continue
-            x = x.detach()
-            x = x.to_local() if hasattr(x, "to_local") else x
-            if x.numel():
-                held.setdefault(x.device, []).append((tensor.name, x))
+            here: Any = x.detach()
+            here = here.to_local() if hasattr(here, "to_local") else here
+            if here.numel():
+                held.setdefault(here.device, []).append((tensor.name, here))
         for device, found in held.items():
             largest = torch.stack([n.float() for n in torch._foreach_norm([x for _, x in found], float("inf"))])
             event = None
