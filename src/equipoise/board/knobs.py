@@ -123,7 +123,7 @@ def _code(setting: Setting) -> str:
     lines += [f"{key}={value!r}" for key in ("warmup", "final") if (value := s.pop(key)) is not None]
     if s:
         lines.append(f"schedule_options={s!r}")
-    for name in ("batch_size", "dataset_size", "tokens_per_sample", "parameters"):
+    for name in ("batch_size", "dataset_size", "tokens_per_sample", "parameters", "finetune", "frozen"):
         if (value := getattr(setting, name)) is not None:
             lines.append(f"{name}={value!r}")
     if setting.tensors != (Tensor(),):
@@ -169,6 +169,8 @@ def _command(setting: Setting) -> str:
     for name in ("batch_size", "dataset_size", "tokens_per_sample", "parameters"):
         if (value := getattr(setting, name)) is not None:
             words += [f"--{name.replace('_', '-')}", str(value)]
+    if setting.finetune is not None:
+        words.append("--finetune" if setting.finetune else "--no-finetune")
     for t in setting.tensors:
         words += ["--shape", "x".join(map(str, t.shape))]
     rms = {t.init_rms for t in setting.tensors}

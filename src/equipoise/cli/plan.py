@@ -91,6 +91,13 @@ def plan(
         float | None,
         typer.Option(help="RMS of the initial weights (torch's default of a linear layer).", rich_help_panel=RUN),
     ] = None,
+    finetune: Annotated[
+        bool | None,
+        typer.Option(
+            help="The weights were trained before: speak of their distance from the start, not of equilibrium.",
+            rich_help_panel=RUN,
+        ),
+    ] = None,
     timescale: Annotated[
         float | None,
         typer.Option(
@@ -137,7 +144,7 @@ def plan(
             optimizer=optimizer, lr=lr, wd=wd, beta1=beta1, beta2=beta2, nesterov=nesterov, decay=decay, lr_max=lr_max,
             steps=steps, schedule=schedule, options=schedule_option or [], warmup=warmup, final=final,
             batch_size=batch_size, dataset_size=dataset_size, tokens_per_sample=tokens_per_sample,
-            parameters=parameters, shapes=shape or [], init_rms=init_rms, timescale=timescale,
+            parameters=parameters, finetune=finetune, shapes=shape or [], init_rms=init_rms, timescale=timescale,
         )  # fmt: skip
         settings = [("this", setting), *((_label(p, compare), read_setting(p)) for p in compare)]
     if toml:

@@ -9,13 +9,23 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from equipoise.planner.checking import RE, SU, WANG, decaying_groups, group_name
+from equipoise.planner.checking import RE, SU, TUNED, WANG, decaying_groups, group_name
 from equipoise.planner.finding import Finding
 from equipoise.planner.setting import Group
 from equipoise.theory import advice, memory
 
 if TYPE_CHECKING:
     from equipoise.planner.planning import Plan
+
+
+TUNING = 0.15
+"""Decay that adds up to less than this does next to nothing, and no usual setting would change that: fine-tuning, or a
+very short run."""
+
+
+def out_of_reach(plan: Plan, group: int) -> bool:
+    """Whether a group's decay adds up to next to nothing, so that its equilibrium means nothing for the run."""
+    return 0 < plan.setting.decay_per_step(group).sum() < TUNING
 
 
 def check_overshoot(plan: Plan) -> Iterator[Finding]:
@@ -85,24 +95,21 @@ def check_timescale(plan: Plan) -> Iterator[Finding]:
         share, time = math.exp(-folds), memory(lr=s.lr(i), weight_decay=s.weight_decay(i), kept=1 - lost).period
         if share > 0.05:
             wanted = _decay_for(plan, i, 3 / folds)
-            tuning = wanted > 20 * g.weight_decay
-            advice_text = f"raise weight_decay to about {wanted:.2g}, or lr"
-            if tuning:
-                advice_text = "expected when fine-tuning; for training from scratch " + advice_text
-            severity = "info" if tuning else "warning"
+            tuning = folds < TUNING
+            advice_text = TUNED if tuning else f"raise weight_decay to about {wanted:.2g}, or lr"
             yield Finding(
                 "init-share",
-                severity,
+                "info" if tuning else "warning",
                 group_name(plan, i),
                 f"{share:.1%} of the initial weights is left after {s.steps:,} steps (decay adds up to {folds:.2g})",
                 "below 5 %: decay that adds up to 3 or more",
                 advice_text,
                 SU,
             )
-            if folds < 1 / 3:
+            if folds < 1 / 3 and not tuning:
                 yield Finding(
                     "timescale-long",
-                    severity,
+                    "warning",
                     group_name(plan, i),
                     f"the timescale is {time:,.0f} steps, {time / s.steps:.1f}× the run",
                     "no more than the run (the number of epochs)",
@@ -168,6 +175,8 @@ def check_transient(plan: Plan) -> Iterator[Finding]:
     for t in plan.tensors:
         if not t.tensor.rotates or t.forecast is None or t.equilibrium is None or t.tensor.group in seen:
             continue
+        if t.tensor.from_zero or out_of_reach(plan, t.tensor.group):
+            continue
         steps = plan.setting.steps
         if math.isfinite(t.equilibrium.norm) and t.steps_to_reach is not None and t.steps_to_reach > steps:
             seen.add(t.tensor.group)
@@ -190,7 +199,12 @@ def check_fast_rotation(plan: Plan) -> Iterator[Finding]:
         (
             (float(t.forecast.rotation[:early].max()) / t.equilibrium.rotation, t.tensor.name, t)
             for t in plan.tensors
-            if t.tensor.rotates and t.forecast is not None and t.equilibrium is not None and t.equilibrium.rotation > 0
+            if t.tensor.rotates
+            and not t.tensor.from_zero
+            and not out_of_reach(plan, t.tensor.group)
+            and t.forecast is not None
+            and t.equilibrium is not None
+            and t.equilibrium.rotation > 0
         ),
         key=lambda found: found[0],
         default=None,

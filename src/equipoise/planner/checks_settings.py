@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from equipoise.planner.checking import RE, group_name
+from equipoise.planner.checking import RE, TUNED, group_name
 from equipoise.planner.finding import Finding
 from equipoise.theory import bias_factor, first_step
 
@@ -15,18 +15,25 @@ if TYPE_CHECKING:
     from equipoise.planner.planning import Plan
 
 
+MOST_DECAY = 2.0
+"""No larger weight decay is proposed: the run is too short, or its lr too small, to forget where it began."""
+
+
 def check_no_decay(plan: Plan) -> Iterator[Finding]:
     """Rotating weights without decay: the norm grows for ever."""
     s = plan.setting
     for i, g in enumerate(s.groups):
         if g.weight_decay == 0 and g.lr > 0 and any(t.group == i and t.rotates for t in s.tensors):
+            wanted = 3 / (g.lr * s.steps)
             yield Finding(
                 "no-decay",
                 "info",
                 group_name(plan, i),
                 "weight_decay is 0: the norm grows and the effective learning rate falls as 1/√t",
                 "a weight decay above 0 on matrices",
-                f"weight_decay of about {3 / (g.lr * s.steps):.2g} would forget 95 % of the initial weights",
+                f"weight_decay of about {wanted:.2g} would forget 95 % of the initial weights"
+                if wanted <= MOST_DECAY
+                else TUNED,
                 "norm note, Weight Decay Controls The Effective Learning Rate",
             )
 
@@ -106,24 +113,31 @@ def check_corrected(plan: Plan) -> Iterator[Finding]:
             )
 
 
-def check_bias_correction(plan: Plan) -> Iterator[Finding]:
-    """Bias correction that acts as a warmup of its own, or its absence as a kick."""
+_ADAM = ("adam", "adamw", "adam_l2", "adam_nested")
+
+
+def check_bias_kick(plan: Plan) -> Iterator[Finding]:
+    """Bias correction that is off, and nothing warms up: the first step is a kick."""
     s = plan.setting
     for i, g in enumerate(s.groups):
-        if g.optimizer not in ("adam", "adamw", "adam_l2", "adam_nested"):
-            continue
-        if g.bias_correction is False:
-            size = first_step(g.betas, bias_correction=False)
-            if size > 1.5 and s.warmup < 10:
-                yield Finding(
-                    "bias-kick",
-                    "warning",
-                    group_name(plan, i),
-                    f"without bias correction the first step is {size:.2g}× as large as with it",
-                    "a first step of about lr",
-                    "turn bias correction on, or warm up",
-                    "thesis ch. 4, the four first steps",
-                )
+        size = first_step(g.betas, bias_correction=False)
+        if g.optimizer in _ADAM and g.bias_correction is False and size > 1.5 and s.warmup < 10:
+            yield Finding(
+                "bias-kick",
+                "warning",
+                group_name(plan, i),
+                f"without bias correction the first step is {size:.2g}× as large as with it",
+                "a first step of about lr",
+                "turn bias correction on, or warm up",
+                "thesis ch. 4, the four first steps",
+            )
+
+
+def check_bias_warmup(plan: Plan) -> Iterator[Finding]:
+    """Bias correction that acts as a warmup of its own."""
+    s = plan.setting
+    for i, g in enumerate(s.groups):
+        if g.optimizer not in _ADAM or g.bias_correction is False:
             continue
         quiet = int((bias_factor(np.arange(1, min(s.steps, 100_000) + 1), g.betas) < 0.9).sum())
         if s.warmup == 0 and quiet > 0.2 * s.steps and s.steps > 10 and s.lr(i).any():

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
+from equipoise.planner import checks_finetune as finetune
 from equipoise.planner import checks_rates as rates
 from equipoise.planner import checks_settings as settings
 from equipoise.planner.finding import SEVERITIES, Finding
@@ -18,27 +19,39 @@ if TYPE_CHECKING:
 
 Check = Callable[["Plan"], Iterator[Finding]]
 
-CHECKS: tuple[Check, ...] = (
+ALWAYS: tuple[Check, ...] = (
     rates.check_overshoot,
     rates.check_zero_lr,
+    settings.check_schedule_end,
+    settings.check_jump,
+    settings.check_corrected,
+    settings.check_bias_kick,
+    settings.check_momentum,
+    settings.check_low_precision,
+)
+"""Checks of any run."""
+
+FROM_SCRATCH: tuple[Check, ...] = (
     rates.check_timescale,
     rates.check_power_lines,
     rates.check_transient,
     rates.check_fast_rotation,
     settings.check_no_decay,
     settings.check_decay_on_gains,
-    settings.check_schedule_end,
-    settings.check_jump,
-    settings.check_corrected,
-    settings.check_bias_correction,
-    settings.check_momentum,
+    settings.check_bias_warmup,
     settings.check_l2,
-    settings.check_low_precision,
 )
+"""Checks against what is known of training from scratch: memory, equilibrium, balance."""
+
+FINE_TUNING: tuple[Check, ...] = (finetune.check_taken, finetune.check_far)
+"""Checks of how much is left of weights that were trained before."""
+
+CHECKS = (*ALWAYS, *FROM_SCRATCH, *FINE_TUNING)
 """Every check, in the order that findings of one severity are shown in."""
 
 
 def find(plan: Plan) -> tuple[Finding, ...]:
     """All findings about a plan, the worst first."""
-    found = [f for check in CHECKS for f in check(plan)]
+    others = FROM_SCRATCH if plan.setting.finetune else FINE_TUNING
+    found = [f for check in CHECKS if check not in others for f in check(plan)]
     return tuple(sorted(found, key=lambda f: SEVERITIES.index(f.severity)))

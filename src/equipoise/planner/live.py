@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +11,8 @@ from equipoise.planner.setting import Group, Tensor
 
 if TYPE_CHECKING:
     import torch
+
+    from equipoise.planner.pretrained import Verdict
 
 
 def read_optimizer(
@@ -57,6 +60,26 @@ def stepping(optimizer: Any) -> Any:
     if not hasattr(inner, "param_groups"):
         raise ValueError(f"optimizer = {type(optimizer).__name__}: must be a torch optimizer with param_groups")
     return inner
+
+
+def judge_optimizers(model: torch.nn.Module | None, optimizers: Sequence[Any], finetune: bool | None) -> Verdict:
+    """Whether optimizers fine-tune a model; one that has stepped has shaped the weights itself.
+
+    Args:
+        model: the model, or None.
+        optimizers: those that train it.
+        finetune: what the user says; None asks the weights.
+    """
+    from equipoise.planner.pretrained import judge
+
+    inner = [stepping(o) for o in optimizers]
+    params = [p for o in inner for group in o.param_groups for p in group["params"]]
+    return judge(model, params, finetune=finetune, stepped=any(map(_stepped, inner)))
+
+
+def _stepped(optimizer: Any) -> bool:
+    first = next((s for s in getattr(optimizer, "state", {}).values() if s), None)
+    return first is not None and float(first.get("step", 1)) > 0  # some make their state before the first step
 
 
 def read_groups(optimizer: Any) -> tuple[list[Group], list[str]]:

@@ -13,14 +13,20 @@ import numpy as np
 from equipoise import schedules
 from equipoise.planner.finding import Finding
 from equipoise.planner.setting import Group, Setting, Tensor
+from equipoise.planner.travel import Travel, travel
 from equipoise.schedules import Schedule
 from equipoise.theory import Forecast, Memory, Stationary, forecast, memory, stationary, steps_to_equilibrium
 
 if TYPE_CHECKING:
     import torch
 
+    from equipoise.planner.pretrained import Verdict
+
 SCHEMA = "equipoise.plan/1"
 """Version of the JSON that `Plan.to_dict` gives; the number rises when a field changes its meaning or goes."""
+
+NOTHING = 1e-9
+"""Root mean square that stands for 0, as a forecast must begin somewhere."""
 
 REACHED = 0.05
 """The share of the initial gap in ‖w‖² at which equilibrium counts as reached."""
@@ -67,8 +73,21 @@ class Plan:
 
     @property
     def main(self) -> TensorPlan:
-        """The rotating tensor with the most weights, or the largest of all."""
-        return max(self.tensors, key=lambda t: (t.tensor.rotates, t.tensor.size * t.tensor.count))
+        """The rotating tensor with the most weights, or the largest of all; not one that begins at 0, if possible."""
+        return max(
+            self.tensors, key=lambda t: (t.tensor.rotates, not t.tensor.from_zero, t.tensor.size * t.tensor.count)
+        )
+
+    @cached_property
+    def travels(self) -> tuple[Travel | None, ...]:
+        """How far each tensor goes from where it began, in the order of `tensors`."""
+        return tuple(travel(self.setting, t) for t in self.tensors)
+
+    @property
+    def main_travel(self) -> Travel | None:
+        """How far the main tensor goes."""
+        main = self.main
+        return next(far for t, far in zip(self.tensors, self.travels, strict=True) if t is main)
 
     @property
     def timescale_steps(self) -> float:
@@ -90,8 +109,10 @@ class Plan:
             "init_share": None if m is None else m.init_share,
             "effective_steps": None if m is None else m.effective_steps,
             "contribution_by_tenth": None if m is None else m.parts(10).tolist(),
+            "finetune": s.finetune,
+            "distance": None if self.main_travel is None else self.main_travel.to_dict(),
             "equilibrium": _equilibrium(self.main),
-            "tensors": [_tensor(t) for t in self.tensors],
+            "tensors": [_tensor(t, far) for t, far in zip(self.tensors, self.travels, strict=True)],
             "lr": {
                 "first": _at(s, 0),
                 "peak": float(s.lr(s.main_group).max()),
@@ -142,6 +163,7 @@ def plan(
     schedule: Schedule | str | torch.optim.lr_scheduler.LRScheduler | Callable[[int], float] | None = None,
     warmup: int = 0,
     final: float | None = None,
+    finetune: bool | None = None,
     **setting: Any,
 ) -> Plan:
     """Plan a run: what these settings will do over it, and what is odd about them.
@@ -155,6 +177,8 @@ def plan(
             (counted from 1). With peak 1 it multiplies every group's lr; with another peak it is the lr itself.
         warmup: steps of linear warmup, for a named schedule.
         final: last value of a named schedule as a share of the peak. Default: 0.1.
+        finetune: whether the weights were trained before: the plan then speaks of how far they go from where they
+            begin, and not of equilibrium. Default: told by the live weights, and said in the assumptions.
         **setting: `batch_size`, `dataset_size`, `tokens_per_sample`, `parameters`, `decay_schedule`, `tensors`, and
             hyperparameters where `optimizer` is a name.
 
@@ -166,22 +190,32 @@ def plan(
     (10000, ())
     """
     if optimizer is not None and not isinstance(optimizer, str):
-        from equipoise.planner.live import read_optimizer
+        from equipoise.planner.live import judge_optimizers, read_optimizer
 
         groups, tensors, assumptions = read_optimizer(model, optimizer)
-        setting = {"groups": groups, "tensors": tensors, "assumptions": assumptions} | setting
+        verdict = judge_optimizers(model, [optimizer], finetune)
+        setting = {"groups": groups, "tensors": tensors} | _start(verdict, assumptions) | setting
         if model is not None:
             setting.setdefault("parameters", sum(p.numel() for p in model.parameters()) or None)
     elif optimizer is not None:
         setting["optimizer"] = optimizer
         if model is not None:
             from equipoise.planner.live import read_model
+            from equipoise.planner.pretrained import judge
 
             setting.setdefault("tensors", read_model(model))
+            setting = _start(judge(model, model.parameters(), finetune=finetune), ()) | setting
     elif model is not None:
         raise ValueError("optimizer = None: must be a torch optimizer when a model is given")
     curve = schedule if schedule is None or isinstance(schedule, str | Schedule) else _foreign(schedule, steps)
+    setting = {"finetune": finetune} | setting
     return plan_setting(Setting.make(steps=steps, schedule=curve, warmup=warmup, final=final, **setting))
+
+
+def _start(verdict: Verdict, assumptions: tuple[str, ...]) -> dict[str, Any]:
+    """What a setting says of the weights that it begins with."""
+    said = (f"taken as {verdict.said}",) if verdict.why else ()
+    return {"finetune": verdict.finetune, "frozen": verdict.frozen or None, "assumptions": (*said, *assumptions)}
 
 
 def _foreign(schedule: Any, steps: int) -> Schedule:
@@ -248,9 +282,9 @@ def _forecast(setting: Setting, t: Tensor) -> tuple[Forecast, Stationary, float 
         "size": None if shape else t.size,
     }
     scale = t.update_scale**2
-    start = math.sqrt(t.size) * (t.rms or 1e-3)
+    start = math.sqrt(t.size) * (t.rms or NOTHING)
     run = {"lr": setting.lr(t.group), "weight_decay": setting.weight_decay(t.group), "scale": scale} | common
-    run |= {"bias_correction": g.bias_correction, "scale_invariant": t.rotates}
+    run |= {"bias_correction": g.bias_correction, "scale_invariant": t.rotates and not t.from_zero}
     whole = forecast(name, init_norm=start, **run)
     peak = int(np.argmax(run["lr"]))
     level = {"lr": float(run["lr"][peak]), "weight_decay": float(run["weight_decay"][peak])}
@@ -266,7 +300,7 @@ def _forecast(setting: Setting, t: Tensor) -> tuple[Forecast, Stationary, float 
 
 def _resized(done: tuple[Forecast, Stationary, float | None], t: Tensor) -> tuple[Forecast, Stationary, float | None]:
     whole, end, reach = done
-    factor = math.sqrt(t.size) * (t.rms or 1e-3) / whole.init_norm
+    factor = math.sqrt(t.size) * (t.rms or NOTHING) / whole.init_norm
     if abs(factor - 1) < 1e-12:
         return done
     moved = Forecast(
@@ -293,7 +327,7 @@ def _equilibrium(t: TensorPlan) -> dict[str, Any]:
     }
 
 
-def _tensor(t: TensorPlan) -> dict[str, Any]:
+def _tensor(t: TensorPlan, far: Travel | None) -> dict[str, Any]:
     f, root = t.forecast, math.sqrt(t.tensor.size)
     now = None
     if f is not None:
@@ -311,6 +345,7 @@ def _tensor(t: TensorPlan) -> dict[str, Any]:
         "shape": list(t.tensor.shape),
         "count": t.tensor.count,
         "init_rms": t.tensor.rms,
+        "distance": None if far is None else far.to_dict(),
         "equilibrium": _equilibrium(t),
         "forecast": now,
     }

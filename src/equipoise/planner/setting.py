@@ -168,8 +168,13 @@ class Tensor:
 
     @property
     def rotates(self) -> bool:
-        """Whether it has a direction whose rotation means something."""
+        """Whether it has a direction whose rotation means something, sooner or later."""
         return self.kind not in ("gain", "bias")
+
+    @property
+    def from_zero(self) -> bool:
+        """Whether it begins at 0, from where there is no rotation and no relative update: LoRA's B, some outputs."""
+        return self.rms == 0
 
 
 @dataclass(frozen=True)
@@ -186,6 +191,9 @@ class Setting:
         dataset_size: samples in the data, for epochs.
         tokens_per_sample: tokens in a sample, for language models.
         parameters: parameters of the model, for rules that speak of tokens per parameter.
+        finetune: whether weights were trained before, so that the plan speaks of their distance from the start and not
+            of equilibrium; None where nobody knows, which is planned as training from scratch.
+        frozen: parameters of the model that do not train.
         warmup: steps of warmup, where known.
         source: name and options of a schedule made by name, else None.
         assumptions: what was assumed because it was not said.
@@ -200,6 +208,8 @@ class Setting:
     dataset_size: int | None = None
     tokens_per_sample: int | None = None
     parameters: int | None = None
+    finetune: bool | None = None
+    frozen: int | None = None
     warmup: int = 0
     source: dict[str, Any] | None = None
     assumptions: tuple[str, ...] = ()
@@ -210,6 +220,10 @@ class Setting:
         for name in ("batch_size", "dataset_size", "tokens_per_sample", "parameters"):
             if getattr(self, name) is not None:
                 _check.whole(name, getattr(self, name), low=1)
+        if not isinstance(self.finetune, bool | None):
+            raise ValueError(f"finetune = {self.finetune!r}: must be true or false, or left out")
+        if self.frozen is not None:
+            _check.whole("frozen", self.frozen)
         if not self.groups:
             raise ValueError("groups = (): must hold at least one parameter group")
         if not self.tensors:
@@ -233,6 +247,8 @@ class Setting:
         dataset_size: int | None = None,
         tokens_per_sample: int | None = None,
         parameters: int | None = None,
+        finetune: bool | None = None,
+        frozen: int | None = None,
         groups: tuple[Group, ...] = (),
         assumptions: tuple[str, ...] = (),
         **group: Any,
@@ -253,6 +269,8 @@ class Setting:
             dataset_size: samples in the data.
             tokens_per_sample: tokens in a sample.
             parameters: parameters of the model.
+            finetune: whether weights were trained before.
+            frozen: parameters of the model that do not train.
             groups: parameter groups, instead of `**group`.
             assumptions: what the caller assumed.
             **group: the fields of a `Group`.
@@ -294,6 +312,8 @@ class Setting:
             dataset_size=dataset_size,
             tokens_per_sample=tokens_per_sample,
             parameters=parameters,
+            finetune=finetune,
+            frozen=frozen,
             warmup=warmup,
             source=source,
             assumptions=assumptions,

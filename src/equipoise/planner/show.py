@@ -18,6 +18,9 @@ from equipoise.planner.finding import Finding
 from equipoise.planner.planning import Plan, TensorPlan
 from equipoise.planner.transfer import Transfer
 
+MOST_KINDS = 16
+"""Kinds of tensors that are shown of a plan of fine-tuning."""
+
 BARS = "▁▂▃▄▅▆▇█"
 STYLE = {"error": "bold red", "warning": "yellow", "info": "cyan"}
 SIGN = {"error": "✗", "warning": "!", "info": "i"}
@@ -52,9 +55,10 @@ def sparkline(values: Sequence[float] | np.ndarray, width: int = 20, *, zero: bo
 
 def render(plan: Plan, *, width: int = 80) -> RenderableType:
     """The whole plan; a narrow terminal gets no curves of tensors."""
-    parts: list[RenderableType] = [_title(plan), _run(plan), _tensors(plan, curves=width >= 78)]
+    tensors = _distances if plan.setting.finetune else _tensors
+    parts: list[RenderableType] = [_title(plan), _run(plan), tensors(plan, curves=width >= 78)]
     parts.append(render_findings(plan.findings) if plan.findings else _nothing_odd())
-    parts += [Text(f"assumed: {a}", style="dim") for a in plan.setting.assumptions]
+    parts += [Text(a if a.startswith("taken as") else f"assumed: {a}", style="dim") for a in plan.setting.assumptions]
     return Group(*parts)
 
 
@@ -67,6 +71,7 @@ def _title(plan: Plan) -> Text:
     if g.optimizer in ("rmsprop", "ngd"):
         betas = f"alpha {g.betas[1]:g}" if g.optimizer == "rmsprop" else ""
     words = [f"lr {g.lr:g}", f"weight decay {g.weight_decay:g}", betas, f"{s.steps:,} step{'s' * (s.steps > 1)}"]
+    words.append("fine-tuning" if s.finetune else "")
     text.append("  " + " · ".join(w for w in words if w), style="default")
     if len(s.groups) > 1:
         text.append(f"  (the largest of {len(s.groups)} groups)", style="dim")
@@ -86,11 +91,17 @@ def _run(plan: Plan) -> RenderableType:
     if main.forecast is not None:
         eff = main.forecast.effective_lr
         grid.add_row("effective rate", sparkline(eff), f"{eff[0]:.3g} → {eff.max():.3g} → {eff[-1]:.3g}")
+    if s.finetune and (far := plan.main_travel) is not None and far.start:
+        words = f"{percent(far.expected)} of ‖w₀‖ by a random walk, {percent(far.farthest)} if gradients never change"
+        grid.add_row("distance from the start", sparkline(far.walk), words)
+        grid.add_row("taken by decay", percent(far.taken), "of the initial weights")
     if m is None:
         return Padding(grid, (1, 0))
     tenths = m.parts(10)
     tenths_text = " ".join(f"{100 * p:.0f}" for p in tenths)
     grid.add_row("memory of each tenth", sparkline(np.repeat(tenths, 2)), f"{tenths_text} %")
+    if s.finetune:
+        return Padding(grid, (1, 0))
     grid.add_row("timescale", _steps(plan.timescale_steps), _other_units(plan))
     grid.add_row("initialisation left", f"{m.init_share:.3%}", "")
     grid.add_row("batches remembered", f"{m.effective_steps:,.0f}", f"of {s.steps:,}")
@@ -136,10 +147,40 @@ def _tensors(plan: Plan, *, curves: bool) -> RenderableType:
     return Padding(Group(table, note) if hidden else table, (0, 0, 1, 0))
 
 
+def _distances(plan: Plan, *, curves: bool) -> RenderableType:
+    """How far every kind of tensor goes from its start."""
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1), pad_edge=False, show_edge=False, collapse_padding=True)
+    table.add_column("tensor", min_width=10, max_width=40, overflow="fold")
+    for name in ("shape", "initial RMS", "distance", "random walk", "at most"):
+        if curves or name != "distance":
+            table.add_column(name, no_wrap=True)
+    pairs = [(t, far) for t, far in zip(plan.tensors, plan.travels, strict=True) if far is not None]
+    pairs.sort(key=lambda pair: (not pair[0].tensor.rotates, -pair[0].tensor.size * pair[0].tensor.count))
+    for t, far in pairs[:MOST_KINDS]:
+        ends = [percent(far.expected), percent(far.farthest)]
+        if t.tensor.from_zero:
+            ends = [f"RMS {far.walk[-1]:.3g}", f"RMS {far.steady:.3g}"]
+        row = [_name(t), _shape(t), f"{far.start:.3g}", sparkline(far.walk, 12), *ends]
+        table.add_row(*(cell for i, cell in enumerate(row) if curves or i != 3))
+    hidden = len(pairs) - MOST_KINDS
+    note = Text(f"and {hidden} smaller kinds of tensors (all of them with --json)", style="dim")
+    return Padding(Group(table, note) if hidden > 0 else table, (0, 0, 1, 0))
+
+
+def percent(share: float) -> str:
+    """A share in per cent, with two digits.
+
+    >>> percent(0.0245), percent(1.234), percent(1.2e-4)
+    ('2.5 %', '123 %', '0.012 %')
+    """
+    return f"{100 * share:,.0f} %" if share >= 0.995 else f"{100 * share:.2g} %"
+
+
 def _rotating_rows(t: TensorPlan, steps: int) -> Iterator[tuple[str, ...]]:
     assert t.forecast is not None
     assert t.equilibrium is not None
     f, e, root = t.forecast, t.equilibrium, math.sqrt(t.tensor.size)
+    start = 0.0 if t.tensor.from_zero else f.init_norm / root
     if not math.isfinite(e.norm):
         settles, when = "none: grows", ""
     else:
@@ -147,7 +188,10 @@ def _rotating_rows(t: TensorPlan, steps: int) -> Iterator[tuple[str, ...]]:
         when = "never" if t.steps_to_reach is None else f"{t.steps_to_reach:,.0f}"
         if t.steps_to_reach is not None and t.steps_to_reach > steps:
             when = f"[yellow]~{when}[/yellow]"
-    yield _name(t), "RMS", sparkline(f.norm, 12), f"{f.init_norm / root:.3g} → {f.norm[-1] / root:.3g}", settles, when
+    yield _name(t), "RMS", sparkline(f.norm, 12), f"{start:.3g} → {f.norm[-1] / root:.3g}", settles, when
+    if t.tensor.from_zero:  # from there a step has no angle
+        yield f"[dim]{_shape(t)}[/dim]", "", "", "", "", ""
+        return
     ends = f"{f.rotation[0]:.3g} → {f.rotation[-1]:.3g}"
     yield f"[dim]{_shape(t)}[/dim]", "rotation", sparkline(f.rotation, 12), ends, f"{e.rotation:.4g}", ""
 
@@ -224,7 +268,9 @@ def _summary(plan: Plan) -> dict[str, str]:
         rows["initialisation left"] = f"{m.init_share:.3%}"
         rows["batches remembered"] = f"{m.effective_steps:,.0f}"
         rows["memory of each tenth"] = sparkline(np.repeat(m.parts(10), 2), 20)
-    if main.forecast is not None and main.equilibrium is not None:
+    if s.finetune and (far := plan.main_travel) is not None and far.start:
+        rows["distance from the start"] = f"{percent(far.expected)}, at most {percent(far.farthest)}"
+    elif main.forecast is not None and main.equilibrium is not None:
         root = math.sqrt(main.tensor.size)
         rows["RMS of the largest tensor, end"] = f"{main.forecast.norm[-1] / root:.4g}"
         rows["equilibrium RMS"] = f"{main.equilibrium.norm / root:.4g}"

@@ -13,7 +13,7 @@ from equipoise.theory import _check, default_betas
 
 _GROUP = {f.name for f in fields(Group)} - {"optimizer", "name"} | {"momentum"}
 _TENSOR = {f.name for f in fields(Tensor)}
-_RUN = {"steps", "batch_size", "dataset_size", "tokens_per_sample", "parameters"}
+_RUN = {"steps", "batch_size", "dataset_size", "tokens_per_sample", "parameters", "finetune", "frozen"}
 _TABLES = {"optimizer", "schedule", "run", "tensor"}
 
 
@@ -37,6 +37,8 @@ def read_setting(path: str | Path) -> Setting:
         dataset_size = 1000000
         tokens_per_sample = 1024
         parameters = 124000000
+        finetune = true      # optional: weights were trained before
+        frozen = 120000000   # optional: parameters that do not train
 
         [[tensor]]           # optional, any number of them
         name = "mlp.up"

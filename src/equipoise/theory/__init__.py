@@ -2,12 +2,14 @@
 
 - `stationary`: where norm and rotation settle. `forecast`: what they do at every step of a run.
 - `memory`: what each batch contributes. `design_lr`, `design_weight_decay`: schedules from wanted contributions.
+- `distance`: how far weights go from where they began.
 - `bias_factor`: Adam's bias correction as a schedule.
 """
 
 from equipoise.theory import advice
 from equipoise.theory.bias import bias_factor, bias_slope, bias_turning_point, eps_factor, first_step
 from equipoise.theory.directions import DECAYS, OPTIMIZERS, default_betas
+from equipoise.theory.distance import distance, steady_update
 from equipoise.theory.divergence import gaussian_kl
 from equipoise.theory.memory import (
     Memory,
@@ -35,6 +37,7 @@ __all__ = [
     "design_lr",
     "design_lr_tied",
     "design_weight_decay",
+    "distance",
     "effective_lr",
     "eps_factor",
     "first_step",
@@ -45,6 +48,7 @@ __all__ = [
     "norm_over_time",
     "rotation_angle",
     "stationary",
+    "steady_update",
     "steps_to_equilibrium",
     "travel_bound",
     "unroll",

@@ -264,8 +264,22 @@ def unroll(init: ArrayLike, updates: ArrayLike, *, lr: ArrayLike, weight_decay: 
     return m.init_share * np.asarray(init, dtype=np.float64) - np.tensordot(m.weights, s, axes=(0, 0))
 
 
-def travel_bound(init_norm: float, update_norms: ArrayLike, *, lr: ArrayLike, weight_decay: ArrayLike) -> float:
+def travel_bound(
+    init_norm: float,
+    update_norms: ArrayLike,
+    *,
+    lr: ArrayLike,
+    weight_decay: ArrayLike,
+    kept: ArrayLike | None = None,
+) -> float:
     """A bound on E‖w_k − w_0‖ from the norms of w_0 and of the updates: (1 − P)E‖w_0‖ + Σ_j c_j E‖s_j‖.
+
+    Args:
+        init_norm: ‖w_0‖.
+        update_norms: ‖s_j‖ of each step, without lr.
+        lr: learning rate, a number or one a step.
+        weight_decay: weight decay, a number or one a step.
+        kept: the share of the weights that each step's decay keeps, instead of 1 − lr·weight_decay.
 
     Reference: THEORY 5; the thesis drops the first term because E[w_0] = 0, but E‖w_0‖ is not.
 
@@ -273,5 +287,5 @@ def travel_bound(init_norm: float, update_norms: ArrayLike, *, lr: ArrayLike, we
     1.5
     """
     s = np.asarray(update_norms, dtype=np.float64)
-    m = memory(lr=lr, weight_decay=weight_decay, steps=len(s))
+    m = memory(lr=lr, weight_decay=weight_decay, steps=len(s), kept=kept)
     return (1 - m.init_share) * _check.number("init_norm", init_norm, low=0) + float(m.weights @ s)
