@@ -203,7 +203,7 @@ def test_records_that_say_nothing_are_damage(tmp_path: Path, kind: str, value: s
 
 def test_a_life_in_a_state_that_there_is_not(tmp_path: Path) -> None:
     with changed(tmp_path / "run", "UPDATE lives SET status = 'x'") as run:
-        assert run.status == "crashed"
+        assert run.status == "unclosed"
 
 
 @pytest.mark.parametrize(

@@ -66,7 +66,7 @@ def test_status(tmp_path: Path) -> None:
         assert run.status == "finished"
 
 
-def test_a_stale_heartbeat_on_another_machine_is_a_crash(tmp_path: Path) -> None:
+def test_a_stale_heartbeat_on_another_machine_is_an_end_without_closing(tmp_path: Path) -> None:
     write(tmp_path / "run", numbers(3))
     with sqlite3.connect(tmp_path / "run" / schema.FILE) as db:
         db.execute("UPDATE lives SET status = 'running', host = 'elsewhere'")
@@ -76,7 +76,7 @@ def test_a_stale_heartbeat_on_another_machine_is_a_crash(tmp_path: Path) -> None
         with sqlite3.connect(tmp_path / "run" / schema.FILE) as db:
             db.execute("UPDATE lives SET heartbeat = heartbeat - 60")
         db.close()
-        assert run.status == "crashed"
+        assert run.status == "unclosed"
         with sqlite3.connect(tmp_path / "run" / schema.FILE) as db:
             db.execute("UPDATE lives SET host = ?, pid = ?", (schema.host(), os.getpid()))
         db.close()
@@ -84,7 +84,7 @@ def test_a_stale_heartbeat_on_another_machine_is_a_crash(tmp_path: Path) -> None
         with sqlite3.connect(tmp_path / "run" / schema.FILE) as db:
             db.execute("UPDATE lives SET heartbeat = heartbeat - 600")
         db.close()
-        assert run.status == "crashed"
+        assert run.status == "unclosed"
 
 
 def test_follow_gives_each_row_once(tmp_path: Path) -> None:

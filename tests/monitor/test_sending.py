@@ -301,4 +301,4 @@ for _ in range(3):
 {ends}
 """
     done = subprocess.run([sys.executable, "-c", code, tmp_path], capture_output=True, text=True, check=False)
-    assert done.stdout.split() == ["1", "2", status], done.stderr
+    assert done.stdout.split() == ["1", "2", "3", status], done.stderr

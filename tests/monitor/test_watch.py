@@ -483,7 +483,7 @@ def test_the_copy_of_the_weights_is_given_back(tmp_path: Path) -> None:
 
 
 def test_kill_9_loses_less_than_half_a_second(tmp_path: Path) -> None:
-    """All measured steps are there half a second after the last one, and what was logged before the last."""
+    """All measured steps are there half a second after the last one, and all that was logged."""
     script = Path(__file__).with_name("watch_victim.py")
     with subprocess.Popen([sys.executable, script, tmp_path, "20"], stdout=subprocess.PIPE, text=True) as victim:
         assert victim.stdout is not None
@@ -493,8 +493,8 @@ def test_kill_9_loses_less_than_half_a_second(tmp_path: Path) -> None:
     assert said == list(range(1, 21))
     with eq.Run.open(tmp_path) as run:
         assert list(run.series("norm", "0.weight").steps) == said
-        assert len(run.series("loss")) >= 20 - math.ceil(0.5 / 0.05)
-        assert run.status == "crashed"
+        assert list(run.series("loss").steps) == said
+        assert run.status == "unclosed"
 
 
 class Still(torch.optim.Optimizer):

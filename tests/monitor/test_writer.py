@@ -302,5 +302,5 @@ def test_close_ends_the_thread_and_is_final(tmp_path: Path) -> None:
     writer.append(1, [1, 2, 3])
     assert threading.active_count() == before
     assert {p.name for p in tmp_path.iterdir()} == {schema.FILE, schema.LOCK}
-    with pytest.raises(ValueError, match="status = 'done': must be one of crashed, finished"):
+    with pytest.raises(ValueError, match="status = 'done': must be one of crashed, finished, interrupted"):
         RunWriter(tmp_path / "b").close("done")

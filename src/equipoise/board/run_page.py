@@ -92,6 +92,10 @@ def notes(data: RunData, found: Memory | None) -> dict[str, Any]:
     }
 
 
+ENDS = {"crashed": "Crashed", "interrupted": "Interrupted", "unclosed": "Killed, or ended without closing,"}
+"""How a run ended that did not finish."""
+
+
 def sentence(data: RunData) -> str:
     """The state of the run in one sentence."""
     took = duration(data.seconds)
@@ -100,13 +104,13 @@ def sentence(data: RunData) -> str:
         return {
             "running": "Training has begun, and no step has been measured yet.",
             "empty": "Finished without a single measured step: was optimizer.step() called?",
-        }.get(data.status, "Crashed before a step was measured.")
+        }.get(data.status, f"{ENDS.get(data.status, 'Crashed')} before a step was measured.")
     if data.status == "running":
         ago = max(0.0, time.time() - data.since - data.seconds)
         seen = f", last heard of {duration(ago)} ago" if ago > 5 else ""
         return f"Running: step {data.last:,} after {took}{level}{seen}."
-    if data.status == "crashed":
-        return f"Crashed at step {data.last:,}, after {took}{level}."
+    if data.status in ENDS:
+        return f"{ENDS[data.status]} at step {data.last:,}, after {took}{level}."
     return f"Finished after {count(data.last, 'step')} in {took}{level}."
 
 

@@ -11,13 +11,14 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from equipoise.monitor import rescue, schema
+from equipoise.monitor.endings import STATUSES
 from equipoise.monitor.layout import Layout, Quantity, TensorInfo
 from equipoise.monitor.ledger import Life, trouble
 from equipoise.monitor.schema import FOREVER, RunError, checksum
 from equipoise.planner.finding import SEVERITIES, Finding
 
 T = TypeVar("T")
-STATUS = ("running", "finished", "crashed")
+STATUS = ("running", *STATUSES)
 LIFE = [column.name for column in fields(Life)]
 
 
@@ -96,6 +97,8 @@ class Archive:
         self._lost: str = ""
         self._rescued = False
         self.layouts: dict[int, Layout] = {}
+        self.drafts: dict[int, tuple[int, float, bytes]] = {}
+        """By segment: step, time and data of the row that was not final when the file was last written."""
         self._texts: dict[str, Layout] = {}  # every life says the same layout again
         self._seen = 0
         self._version: int | None = None
@@ -189,6 +192,22 @@ class Archive:
             else:
                 self.bad("lives", life.life)
         self._cut(db)
+        self.drafts = self._read_drafts(db)
+
+    def _read_drafts(self, db: sqlite3.Connection) -> dict[int, tuple[int, float, bytes]]:
+        try:
+            lines = db.execute("SELECT segment, step, time, data, crc FROM drafts").fetchall()
+        except sqlite3.OperationalError as error:
+            if "no such table" in str(error):
+                return {}
+            raise
+        found = {}
+        for segment, step, time, data, crc in lines:
+            if intact(crc, data, segment, step, time):
+                found[segment] = (step, time, data)
+            else:
+                self.bad("drafts", segment)
+        return found
 
     def _cut(self, db: sqlite3.Connection) -> None:
         """The last step of each life that no later life supersedes."""

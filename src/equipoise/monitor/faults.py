@@ -79,11 +79,13 @@ class Faults:
         if self._strict:
             return make()
 
+        late = self._late  # and not all of this, which the thread would keep alive
+
         def made() -> Any:
             try:
                 return make()
             except Exception as error:
-                self._late.append(error)
+                late.append(error)
                 return None
 
         return made
@@ -95,8 +97,7 @@ class Faults:
 
     def came_late(self) -> list[Exception]:
         """What has failed in another thread since the last call."""
-        late, self._late = self._late, []
-        return late
+        return [self._late.pop(0) for _ in range(len(self._late))]
 
     def together(self, step: int) -> None:
         """Count a failure that all processes know of, and note it where it was another's."""

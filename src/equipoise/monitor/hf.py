@@ -10,6 +10,7 @@ from typing import Any, Self, final
 import torch
 
 from equipoise._extras import importing
+from equipoise.monitor.endings import status_of
 from equipoise.monitor.watching import Watch, watch
 
 with importing("hf", "transformers"):
@@ -24,7 +25,7 @@ class WatchCallback(TrainerCallback):
     after the checkpoint is superseded. What the Trainer logs is stored as well.
 
     The Trainer tells callbacks of no exception. Use the callback as a context round `trainer.train()` to have the run
-    closed as crashed at once; without it a run is crashed when its process has gone, or training begins again.
+    closed as crashed at once; without it that is done when the program ends, or training begins again.
 
     Args:
         path: directory of the run; `equipoise` in the Trainer's `output_dir` if not given.
@@ -76,11 +77,11 @@ class WatchCallback(TrainerCallback):
         """Close the run."""
         self.close()
 
-    def close(self, status: str = "finished") -> None:
+    def close(self, status: str | None = None) -> None:
         """Close the run, if it is open.
 
         Args:
-            status: "finished" or "crashed".
+            status: as for `Watch.close`.
         """
         if self.watch is not None:
             self.watch.close(status)
@@ -91,4 +92,4 @@ class WatchCallback(TrainerCallback):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.close("finished" if kind is None else "crashed")
+        self.close(status_of(error))

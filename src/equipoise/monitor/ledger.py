@@ -84,6 +84,8 @@ class Ledger:
         self._records: list[tuple[Any, ...]] = []
         self._rows: list[tuple[Any, ...]] = []
         self._buckets: list[tuple[Any, ...]] = []
+        self._drafts: dict[str, tuple[Any, ...] | None] = {}
+        self._drafted: dict[str, int] = {}
         self._ended: list[Life] = []
         self._looked = 0.0
         self._dropped_before = 0
@@ -120,6 +122,7 @@ class Ledger:
                 schema.create(db)
             else:
                 schema.check_version(db, path)
+                db.execute(schema.DRAFTS)
                 if resume is False:
                     last = db.execute("SELECT max(step) FROM rows").fetchone()[0]
                     raise RunError(
@@ -163,16 +166,12 @@ class Ledger:
         self._dropped_before += self.life.dropped
         self.life = self._new_life(self.life.life + 1, step)
         self._segments.clear()
+        self._drafted.clear()  # that of the life before stays
 
     def row(self, kind: str, step: int, when: float, data: bytes) -> None:
         """Stage a row, and the buckets that it completes."""
-        if self.life.from_step is None and self.life.life > 1:
-            self.life.from_step = step - 1  # resumed here, as the first row says
-        segment = self._segments.get(kind)
-        if segment is None:
-            numbers, layout = self._layouts[kind]
-            value = json.dumps({"life": self.life.life, "layouts": numbers})
-            segment = self._segments[kind] = _Segment(self.record("segment", kind, value), layout)
+        segment = self._segment(kind, step)
+        self._drafts[kind] = None
         self._row += 1
         columns = (segment.number, step, when)
         self._rows.append((self._row, *columns, data, checksum(data, *columns)))
@@ -186,6 +185,22 @@ class Ledger:
                 blob = pyramid.encode(bucket, start, dtype)
                 self._buckets.append((*place, blob, checksum(blob, *place)))
                 self.staged_bytes += len(blob) + 200
+
+    def draft(self, kind: str, step: int, when: float, data: bytes) -> None:
+        """Stage the row of a step that may get more numbers; the next row or draft of its kind replaces it."""
+        columns = (self._segment(kind, step).number, step, when)
+        self._drafts[kind] = (*columns, data, checksum(data, *columns))
+
+    def _segment(self, kind: str, step: int) -> _Segment:
+        """Where rows of a kind go, from this step on."""
+        if self.life.from_step is None and self.life.life > 1:
+            self.life.from_step = step - 1  # resumed here, as the first row says
+        segment = self._segments.get(kind)
+        if segment is None:
+            numbers, layout = self._layouts[kind]
+            value = json.dumps({"life": self.life.life, "layouts": numbers})
+            segment = self._segments[kind] = _Segment(self.record("segment", kind, value), layout)
+        return segment
 
     def note(self, dropped: int, failure: str) -> None:
         """What went wrong so far; stored with the next commit."""
@@ -208,12 +223,22 @@ class Ledger:
             db.executemany("INSERT INTO records VALUES (?,?,?,?,?,?,?,?)", self._records)
             db.executemany("INSERT INTO rows VALUES (?,?,?,?,?,?)", self._rows)
             db.executemany("INSERT INTO buckets VALUES (NULL,?,?,?,?,?,?,?,?,?,?)", self._buckets)
+            for kind, draft in self._drafts.items():
+                if kind in self._drafted:
+                    db.execute("DELETE FROM drafts WHERE segment = ?", (self._drafted[kind],))
+                if draft is not None:
+                    db.execute("INSERT OR REPLACE INTO drafts VALUES (?,?,?,?,?)", draft)
             db.execute("COMMIT")
         except BaseException:
             if db.in_transaction:
                 db.rollback()
             raise
         self._ended, self._records = [], []
+        for kind, draft in self._drafts.items():
+            self._drafted.pop(kind, None)
+            if draft is not None:
+                self._drafted[kind] = draft[0]
+        self._drafts = {}
         self._forget()
         self.committed = time.monotonic()
 

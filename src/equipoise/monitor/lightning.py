@@ -9,6 +9,7 @@ from typing import Any, final
 from torch import Tensor
 
 from equipoise._extras import importing
+from equipoise.monitor.endings import status_of
 from equipoise.monitor.watching import Watch, watch
 from equipoise.theory import _check
 
@@ -22,7 +23,7 @@ class WatchCallback(pl.Callback):
 
     Steps are the Trainer's. `fit(..., ckpt_path=...)` goes on in the same run, and what was measured after the
     checkpoint is superseded. The loss of every batch is stored as `loss`, and the Trainer's `callback_metrics` after
-    every epoch and validation. An exception closes the run as crashed.
+    every epoch and validation. An exception closes the run as crashed, Ctrl-C as interrupted.
 
     Args:
         path: directory of the run; `equipoise` in the Trainer's `default_root_dir` if not given.
@@ -80,8 +81,8 @@ class WatchCallback(pl.Callback):
         self._close("finished")
 
     def on_exception(self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException) -> None:
-        """Close the run as crashed."""
-        self._close("crashed")
+        """Close the run as crashed, or as interrupted."""
+        self._close(status_of(exception))
 
     def _metrics(self, trainer: pl.Trainer) -> None:
         if self.watch is not None:

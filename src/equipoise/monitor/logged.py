@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-import time
+import threading
 from typing import Any
 
 import numpy as np
@@ -18,14 +18,43 @@ from equipoise.monitor.writer import RunWriter
 MEASURED = {q.name for q in (*GLOBAL, *PER_TENSOR)}
 
 MOST = 256
-"""Steps that may wait before they are stored in any case."""
+"""Steps that may wait for the thread that writes."""
 
-SOON, LATER = 0.2, 2.0
-"""Seconds that numbers may wait: those on the CPU, and those on a device, which must be waited for."""
+
+class _Away:
+    """A number on a device, on its way from there.
+
+    Args:
+        value: a tensor of one element.
+    """
+
+    def __init__(self, value: Tensor) -> None:
+        value = value.detach().reshape(())
+        self._event: Any = None
+        if value.is_cuda:  # copied while training goes on; the event says when it is there
+            self._value = torch.empty((), dtype=value.dtype, pin_memory=True).copy_(value, non_blocking=True)
+            self._event = torch.cuda.Event()
+            self._event.record()
+        else:
+            self._value = value.clone()
+
+    @property
+    def arrived(self) -> bool:
+        """Whether it can be read without waiting for other work of the device."""
+        return self._event is None or self._event.query()
+
+    def read(self) -> float:
+        """The number, waited for if it is not there yet."""
+        if self._event is not None:
+            self._event.synchronize()
+        return float(self._value.item())
 
 
 class Logged:
     """Collects logged numbers by step, and writes them as rows of kind "log".
+
+    The thread that writes takes what is there several times a second. The newest step may get more numbers: until the
+    next one begins it is stored as a draft.
 
     Args:
         writer: where to; None collects nothing.
@@ -36,9 +65,13 @@ class Logged:
         self._writer, self._first = writer, first
         self._names: list[str] = []
         self._waiting: dict[int, dict[str, Any]] = {}
-        self._flushed = time.monotonic()
-        self._away = False
+        self._changed = False
         self._newest: dict[str, tuple[int, float]] = {}
+        self._lock = threading.RLock()
+        self.ends: dict[str, tuple[float, float]] = {}
+        """The first and the last number of each name so far."""
+        if writer is not None:
+            writer.collect(self._take_what_is_there)
 
     def add(self, step: int, numbers: dict[str, Any]) -> None:
         """Keep the numbers of a step; a name said again at the same step replaces the earlier one.
@@ -51,75 +84,88 @@ class Logged:
             return
         kept: dict[str, Any] = {}
         for name, value in numbers.items():
-            if isinstance(value, Tensor):
-                if value.numel() != 1:
-                    shape = tuple(value.shape)
-                    self._writer.refuse(ValueError(f"{name} has shape {shape}: must be a number, or have one element"))
-                    continue
-                if value.device.type == "cpu":
-                    kept[name] = value.item()
-                    continue
-                kept[name] = value.detach().clone().reshape(())
-                self._away = True
-            else:
-                try:
-                    kept[name] = float(value)
-                except (TypeError, ValueError):
-                    wanted = "must be a number, or a tensor with one element"
-                    self._writer.refuse(ValueError(f"{name} = {value!r}: {wanted}"))
+            try:
+                kept[name] = _number(name, value)
+            except ValueError as error:
+                self._writer.refuse(error)
         if not kept:
             return
-        step = max(step, self._first)
-        long = LATER if self._away else SOON
-        if step not in self._waiting and (len(self._waiting) >= MOST or time.monotonic() - self._flushed > long):
-            self.flush(step)
-        self._waiting.setdefault(step, {}).update(kept)
+        with self._lock:
+            self._waiting.setdefault(max(step, self._first), {}).update(kept)
+            self._changed = True
+            if len(self._waiting) > MOST:  # the thread that writes is busy, or there is none
+                self._take_what_is_there()
 
-    def flush(self, before: int | None = None) -> None:
-        """Store the numbers that wait; tensors of one device are moved together.
+    def flush(self) -> None:
+        """Store all numbers that wait, and wait for those that are on their way from a device."""
+        with self._lock:
+            for step in sorted(self._waiting):
+                self._store(step, self._waiting.pop(step), draft=False)
 
-        Args:
-            before: only those of steps before this one.
-        """
-        self._flushed = time.monotonic()
-        steps = [s for s in self._waiting if before is None or s < before]
-        if self._writer is None or not steps:
+    def _take_what_is_there(self) -> None:
+        """Store the steps whose numbers have arrived, in their order, the newest one as a draft."""
+        with self._lock:
+            for step in sorted(self._waiting):
+                row, last = self._waiting[step], len(self._waiting) == 1
+                if not all(v.arrived for v in row.values() if isinstance(v, _Away)) or (last and not self._changed):
+                    return
+                if last:
+                    self._changed = False
+                else:
+                    del self._waiting[step]
+                self._store(step, row, draft=last)
+
+    def _store(self, step: int, row: dict[str, Any], draft: bool) -> None:
+        assert self._writer is not None
+        for name, value in list(row.items()):
+            if isinstance(value, _Away):
+                try:
+                    row[name] = value.read()
+                except Exception as error:  # of a device that has failed
+                    del row[name]
+                    self._writer.refuse(ValueError(f"{name}: cannot be read from its device ({error})"))
+        if not row:
             return
-        rows = {s: self._waiting.pop(s) for s in steps}
-        devices: dict[Any, list[tuple[int, str, Tensor]]] = {}
-        for s, row in rows.items():
-            for name, value in row.items():
-                if isinstance(value, Tensor):
-                    devices.setdefault(value.device, []).append(
-                        (s, name, value.double() if _wide(value) else value.float())
-                    )
-        for found in devices.values():
-            values = torch.stack([value.double() if _wide(found[0][2]) else value for _, _, value in found]).tolist()
-            for (s, name, _), value in zip(found, values, strict=True):
-                rows[s][name] = value
-        new = [name for row in rows.values() for name in row if name not in self._names]
+        new = [name for name in row if name not in self._names]
         if new:
-            self._names += dict.fromkeys(new)
+            self._names += new
             # A name such as grad_norm is that of a measured quantity, too, whose description stays.
-            said = [n for n in dict.fromkeys(new) if n not in MEASURED]
+            said = [n for n in new if n not in MEASURED]
             self._writer.describe(quantities=[Quantity(n, "", "global", "logged by the loop") for n in said])
             self._writer.layout(Layout(tuple(Column(n) for n in self._names), kind=LOG, dtype="float64"))
-        for s, row in sorted(rows.items()):
-            self._newest |= {name: (s, float(value)) for name, value in row.items()}
-            values = [to_log(float(row[n])) if n in row else math.nan for n in self._names]
-            self._writer.append(s, np.array(values), kind=LOG)
+        numbers = np.array([to_log(row[n]) if n in row else math.nan for n in self._names])
+        if draft:
+            self._writer.draft(step, numbers, kind=LOG)
+            return
+        self._newest |= {name: (step, value) for name, value in row.items()}
+        self.ends |= {name: (self.ends.get(name, (value,))[0], value) for name, value in row.items()}
+        self._writer.append(step, numbers, kind=LOG)
 
     def take(self) -> dict[int, dict[str, float]]:
         """The newest number of each name that was stored since the last call, by step, for sinks."""
         out: dict[int, dict[str, float]] = {}
-        for name, (step, value) in self._newest.items():
-            out.setdefault(step, {})[name] = value
-        self._newest.clear()
+        with self._lock:
+            for name, (step, value) in self._newest.items():
+                out.setdefault(step, {})[name] = value
+            self._newest.clear()
         return out
 
 
-def _wide(x: Tensor) -> bool:
-    return x.dtype == torch.float64
+def _number(name: str, value: Any) -> float | _Away:
+    """What is logged, as a number, or on its way to become one.
+
+    Raises:
+        ValueError: it is none.
+    """
+    if isinstance(value, Tensor):
+        if value.numel() != 1:
+            raise ValueError(f"{name} has shape {tuple(value.shape)}: must be a number, or have one element")
+        if value.device.type != "cpu":
+            return _Away(value)
+    try:
+        return float(value.item() if isinstance(value, Tensor) else value)
+    except (TypeError, ValueError):
+        raise ValueError(f"{name} = {value!r}: must be a number, or a tensor with one element") from None
 
 
 def whole(value: Any) -> Any:

@@ -48,7 +48,7 @@ def count_rows(db: sqlite3.Connection, segment: Segment, start: int, stop: int) 
 def raw_rows(
     archive: Archive, db: sqlite3.Connection, segment: Segment, start: int, stop: int
 ) -> Iterator[tuple[int, float, NDArray[Any]]]:
-    """Step, time and numbers of every intact row in a range of steps, both ends included."""
+    """Step, time and numbers of every intact row in a range of steps, both ends included, the draft's last."""
     dtype, size = segment.layout.stored, len(segment.layout) * segment.layout.stored.itemsize
     sql = "SELECT id, step, time, data, crc FROM rows WHERE segment = ? AND step BETWEEN ? AND ? ORDER BY step"
     for number, step, time, data, crc in db.execute(sql, (segment.number, start, stop)):
@@ -56,6 +56,9 @@ def raw_rows(
             yield step, time, np.frombuffer(data, dtype)
         else:
             archive.bad("rows", number)
+    draft = archive.drafts.get(segment.number)
+    if draft is not None and start <= draft[0] <= stop and len(draft[2]) == size:
+        yield draft[0], draft[1], np.frombuffer(draft[2], dtype)
 
 
 class View:

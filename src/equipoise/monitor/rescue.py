@@ -12,7 +12,7 @@ from typing import Any
 from equipoise.monitor import schema
 from equipoise.monitor.schema import RunError
 
-KEYS = {"lives": "life", "records": "id", "rows": "id", "buckets": "id"}
+KEYS = {"lives": "life", "records": "id", "rows": "id", "buckets": "id", "drafts": "segment"}
 """The tables, and the column that numbers their lines."""
 
 PROBES = 50_000
@@ -94,7 +94,7 @@ def rescue(directory: Path, error: Exception) -> tuple[sqlite3.Connection, int]:
     """
     path = directory / schema.FILE
     target = _temporary()
-    target.executescript(schema.TABLES)
+    target.executescript(schema.TABLES + schema.DRAFTS)
     source = _connect(path, "mode=ro")
     try:
         # Without this SQLite reads nothing of a file that is shorter than its header says.

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from equipoise.monitor.final import Best, Final
 
 STALE = 30.0
-"""Seconds without a sign of life after which a run counts as crashed."""
+"""Seconds without a sign of life after which a run counts as ended without closing."""
 
 STALE_HERE = 600.0
 """The same where its process is there: it may be stopped, or busy; after this time the process is another one."""
@@ -108,20 +108,22 @@ class Run:
 
     @property
     def status(self) -> str:
-        """Whether it is "running", "crashed" or "finished", or "empty": finished without a row.
+        """Whether it is "running", or how it ended.
 
-        A run is crashed if it said so, if its process is gone, or if it gave no sign of life for half a minute (ten
-        minutes while there is a process of its number on this machine).
+        "finished": it was closed, or the program came to its end. "interrupted": by Ctrl-C. "crashed": by an
+        exception, or an exit code that is not 0. "unclosed": it ended without a word, as by kill -9: its process is
+        gone, or it gave no sign of life for half a minute (ten minutes while there is a process of its number on this
+        machine). "empty": finished without a row.
         """
         rows = self._archive.read(lambda db: db.execute("SELECT 1 FROM rows LIMIT 1").fetchone())
         if not self._archive.lives:
-            return "crashed"
+            return "unclosed"
         life = self._archive.lives[max(self._archive.lives)]
         if life.status != "running":
-            return life.status if rows or life.status == "crashed" else "empty"
+            return "empty" if life.status == "finished" and not rows else life.status
         alive = schema.alive(life.host, life.pid)
         silent = time.time() - life.heartbeat
-        return "crashed" if alive is False or silent > (STALE_HERE if alive else STALE) else "running"
+        return "unclosed" if alive is False or silent > (STALE_HERE if alive else STALE) else "running"
 
     @property
     def started(self) -> float:
@@ -177,7 +179,9 @@ class Run:
                 if segment.layout.kind == SCHEDULE:
                     continue  # lr may be known of a step that was never taken
                 sql = "SELECT step FROM rows WHERE segment = ? AND step <= ? AND typeof(step) = 'integer'"
-                found += [s for (s,) in db.execute(sql, (segment.number, self._archive.cutoff(segment.life)))]
+                end = self._archive.cutoff(segment.life)
+                found += [s for (s,) in db.execute(sql, (segment.number, end))]
+                found += [d[0] for d in [self._archive.drafts.get(segment.number)] if d is not None and d[0] <= end]
             return np.unique(np.array(found, np.int64))
 
         return self._archive.read(job)

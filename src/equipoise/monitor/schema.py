@@ -30,7 +30,7 @@ CREATE TABLE lives (
     life INTEGER PRIMARY KEY,  -- 1, 2, …: one for every time that writing began, or went back
     from_step INTEGER,         -- rows of earlier lives after this step are superseded; NULL: none is
     started REAL, heartbeat REAL,
-    status TEXT,               -- running, finished or crashed
+    status TEXT,               -- running, finished, interrupted or crashed
     host TEXT, pid INTEGER,
     dropped INTEGER,           -- rows that were measured and not stored
     failure TEXT               -- the first error of the file system, or empty
@@ -55,6 +55,16 @@ CREATE TABLE buckets (
 );
 CREATE INDEX buckets_by_step ON buckets (segment, level, tile, first);
 """
+
+DRAFTS = """
+CREATE TABLE IF NOT EXISTS drafts (
+    segment INTEGER PRIMARY KEY,
+    step INTEGER, time REAL,   -- after the last row of the segment
+    data BLOB,                 -- as in rows
+    crc INTEGER
+);
+"""
+"""The row of a step that may still get more numbers. Files from before there were drafts have no such table."""
 
 
 def checked_path(path: Any) -> Path:
@@ -121,7 +131,9 @@ def connect(path: Path) -> sqlite3.Connection:
 
 def create(db: sqlite3.Connection) -> None:
     """Make the tables, all or none."""
-    db.executescript(f"BEGIN; {TABLES} PRAGMA user_version = {VERSION}; PRAGMA application_id = {APPLICATION}; COMMIT;")
+    db.executescript(
+        f"BEGIN; {TABLES}{DRAFTS} PRAGMA user_version = {VERSION}; PRAGMA application_id = {APPLICATION}; COMMIT;"
+    )
     # Into the main file at once, so that a run without its WAL file is still a run.
     db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
 

@@ -22,7 +22,14 @@ from equipoise.monitor.schema import FILE, RunError
 from equipoise.monitor.short_names import short_names
 from equipoise.planner.show import finding_line, render_findings, sparkline
 
-STATUS = {"running": "green", "finished": "cyan", "crashed": "bold red", "empty": "dim"}
+STATUS = {
+    "running": "green",
+    "finished": "cyan",
+    "crashed": "bold red",
+    "interrupted": "yellow",
+    "unclosed": "bold red",
+    "empty": "dim",
+}
 COLUMNS = {
     "norm": ("norm", 9),
     "rotation": ("rotation", 10),

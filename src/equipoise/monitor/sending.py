@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import atexit
 import os
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -89,8 +87,6 @@ class Sending:
                 self._failed(name_of(asked), error)
                 continue
             self._lanes.append(Lane(name_of(asked), sink))
-        if self._lanes:
-            atexit.register(self._at_exit)
         if writer is not None and memory:
             writer.meta("sinks", {**self._known, **memory})
 
@@ -121,19 +117,11 @@ class Sending:
 
     def close(self, status: str, logged: Logged) -> None:
         """Send what waits, and let go of the sinks."""
-        atexit.unregister(self._at_exit)
         if self._lanes:
             self._send(logged)
         for lane in self._lanes:
             lane.close(status, PATIENCE)
         self._look()
-
-    def _at_exit(self) -> None:
-        """A watch that nobody closed: what was handed over is sent."""
-        # The interpreter leaves the exception that ended the program here.
-        status = "crashed" if getattr(sys, "last_value", None) is not None else "finished"
-        for lane in self._lanes:
-            lane.close(status, PATIENCE)
 
     def take_seconds(self) -> float:
         """Seconds of the processor that the sinks' threads took since the last call."""

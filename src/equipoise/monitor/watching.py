@@ -15,6 +15,7 @@ from equipoise.monitor import quantities, sending, spectrum
 from equipoise.monitor.backlog import Backlog
 from equipoise.monitor.cadence import Cadence
 from equipoise.monitor.decompose import group_step
+from equipoise.monitor.endings import STATUSES, Ending, status_of
 from equipoise.monitor.faults import Faults
 from equipoise.monitor.finite import FiniteWatch
 from equipoise.monitor.knots import Knots
@@ -139,6 +140,7 @@ class Watch:
         self._finite = FiniteWatch(owners) if diagnose and self._writer is not None else None
         self._reviewing = Reviewing(place if diagnose and self._writer is not None else None, overhead)
         self._closed = False
+        self._ending = Ending(self)
         self._handles: list[Any] = []
         for k, one in enumerate(owners.each):
             before, after = partial(self._before, k), partial(self._after, k)
@@ -157,23 +159,41 @@ class Watch:
         """
         if self._closed:
             return
+        self._ending.went_on()
         try:
             numbers = {name: whole(value) for name, value in numbers.items()}  # all processes must take part in this
             self._logged.add(self.step, numbers)
         except Exception as error:
             self._fail(error)
 
-    def close(self, status: str = "finished") -> None:
+    def close(self, status: str | None = None) -> None:
         """Store what waits, say how the run ended, and let go of the optimizer. More calls do nothing.
 
+        A watch that nobody closes is closed when the program ends, or when it is collected as garbage.
+
         Args:
-            status: "finished" or "crashed".
+            status: "finished", "interrupted" or "crashed". Default: by the exception that is on its way, as in a
+                `finally` or `except`; "finished" where there is none.
         """
-        if self._closed:
-            return
+        if status is not None:
+            _check.choice("status", status, STATUSES)
+        if not self._closed and self._ending.here:
+            self._close(self._ending.status() if status is None else status, alone=False)
+
+    def end(self, status: str) -> None:
+        """The process ends, and nobody has closed this; arguments as for `close`."""
+        self._close(status, alone=True)
+
+    def __del__(self) -> None:
+        if not vars(self).get("_closed", True) and self._ending.here:
+            self._close(self._ending.status(), alone=True)
+
+    def _close(self, status: str, alone: bool) -> None:
+        """Close; alone where other processes may be somewhere else, so that nothing may wait for them."""
+        self._ending.over()
         for handle in self._handles:
             handle.remove()
-        if status == "crashed":
+        if alone or status != "finished":
             self._measuring.abandon()
         try:
             self._catch_up()
@@ -201,8 +221,8 @@ class Watch:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        self.close("finished" if kind is None else "crashed")
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        self.close(status_of(error))
 
     @property
     def findings(self) -> list[Finding]:
@@ -220,6 +240,7 @@ class Watch:
 
     def _before(self, owner: int, optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         start = time.perf_counter()
+        self._ending.went_on()
         try:
             new = self._owners.begins(owner)
             if new and self._finite is not None and self._finite.due(self.step + 1):

@@ -61,6 +61,7 @@ class Worker:
         self._bytes = self._put = self._done = 0
         self._hurry = self._stalled = self._closing = False
         self._status = "finished"
+        self._sources: list[Callable[[], object]] = []
         self.seconds = 0.0
         """CPU time that the thread has taken."""
         self._thread = threading.Thread(target=self._work, args=(ledger,), name="equipoise-run-writer", daemon=True)
@@ -84,6 +85,14 @@ class Worker:
                 self._now()
             return True
 
+    def collect(self, source: Callable[[], object]) -> None:
+        """Have the thread call something before every commit, which may put jobs.
+
+        Args:
+            source: what to call.
+        """
+        self._sources.append(source)
+
     def flush(self, timeout: float) -> bool:
         """Wait until all that was put is stored."""
         with self._wake:
@@ -96,6 +105,8 @@ class Worker:
         with self._wake:
             self._status, self._closing = status, True
             self._wake.notify_all()
+        if threading.current_thread() is self._thread:
+            return  # collected as garbage in the thread itself, which ends by itself
         self._thread.join(timeout)
         if self._thread.is_alive():
             self._trouble.fail(TimeoutError(f"the disk did not answer within {timeout:g} s"))
@@ -123,18 +134,26 @@ class Worker:
         while not closing:
             with self._wake:
                 self._wake.wait_for(lambda: self._hurry or self._closing, INTERVAL)
-                jobs, self._queue = self._queue, []
-                self._bytes, self._hurry, self._stalled = 0, False, False
                 closing = self._closing
-                self._wake.notify_all()
-            for job in jobs:
-                self._do(job, ledger)
-            self._store(ledger, len(jobs), closing)
+            done = self._empty(ledger)
+            for source in self._sources:
+                self._do(source)
+            self._store(ledger, done + self._empty(ledger), closing)
             self.seconds = time.thread_time()
 
-    def _do(self, job: Callable[[Ledger], object], ledger: Ledger) -> None:
+    def _empty(self, ledger: Ledger) -> int:
+        """Do all jobs that wait; returns how many."""
+        with self._wake:
+            jobs, self._queue = self._queue, []
+            self._bytes, self._hurry, self._stalled = 0, False, False
+            self._wake.notify_all()
+        for job in jobs:
+            self._do(job, ledger)
+        return len(jobs)
+
+    def _do(self, job: Callable[..., object], *args: Ledger) -> None:
         try:
-            job(ledger)
+            job(*args)
         except Exception as error:  # a bug of ours must not end the thread: it would look as if all was well
             log.exception("%s", self._trouble.where)
             self._trouble.fail(error)

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import atexit
 import json
 import os
 import sqlite3
-import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -14,14 +12,13 @@ from typing import Any, Self
 
 from numpy.typing import ArrayLike
 
+from equipoise.monitor.endings import STATUSES, Ending, status_of
 from equipoise.monitor.layout import Layout, Quantity, TensorInfo, to_json
 from equipoise.monitor.ledger import Ledger, trouble
 from equipoise.monitor.schema import FOREVER, RunError, checked_path
 from equipoise.monitor.worker import Trouble, Worker, log
 from equipoise.planner.finding import Finding
 from equipoise.theory import _check
-
-STATUSES = ("finished", "crashed")
 
 
 class RunWriter:
@@ -84,6 +81,7 @@ class RunWriter:
         self.refused: Finding | None = None
         """The first thing that was not stored because it made no sense."""
         self._worker: Worker | None = None
+        self._ending: Ending | None = None
         try:
             ledger = Ledger(self.path, resume)
         except (OSError, sqlite3.Error) as error:
@@ -93,7 +91,7 @@ class RunWriter:
             return
         self._resumed = ledger.life.life > 1 and isinstance(resume, bool)
         self._worker = Worker(ledger, self._trouble, limit)
-        atexit.register(self._at_exit)
+        self._ending = Ending(self)
         self.describe(tensors=tensors, quantities=quantities)
         for key, value in (meta or {}).items():
             self.meta(key, value)
@@ -114,11 +112,33 @@ class RunWriter:
             kind: which layout.
             time: seconds since 1970; now if not given.
         """
+        if self._hand_over(step, row, kind, time, Ledger.row):
+            self._last[kind] = step
+
+    def draft(self, step: int, row: ArrayLike, *, kind: str = "main") -> None:
+        """Store the numbers of a step that may get more; the next `append` or `draft` of the kind replaces them.
+
+        Args:
+            step: larger than the last one of this kind that was appended.
+            row: as for `append`.
+            kind: which layout.
+        """
+        self._hand_over(step, row, kind, None, Ledger.draft)
+
+    def _hand_over(
+        self,
+        step: int,
+        row: ArrayLike | Callable[[], Any],
+        kind: str,
+        time: float | None,
+        store: Callable[[Ledger, str, int, float, bytes], None],
+    ) -> bool:
+        """Give a row to the thread that writes; whether it is taken."""
         worker = self._usable()
         if worker is None:
             if not self._closed and os.getpid() == self._pid:
                 self._trouble.dropped += 1
-            return
+            return False
         try:
             layout = self._layouts.get(kind)
             if layout is None:
@@ -128,17 +148,27 @@ class RunWriter:
             when = _now() if time is None else _check.number("time", time)
         except (TypeError, ValueError) as error:
             self.refuse(error)
-            return
+            return False
 
         def job(ledger: Ledger) -> None:
             made = data() if callable(data) else data
             if made is not None:
-                ledger.row(kind, step, when, made if isinstance(made, bytes) else layout.pack(made))
+                store(ledger, kind, step, when, made if isinstance(made, bytes) else layout.pack(made))
 
-        if worker.put(job, 8 * len(layout) if callable(data) else len(data)):
-            self._last[kind] = step
-            if self._resumed:  # no kind of rows may begin before this, or a step would be there twice
-                self._resumed, self._floor = False, step - 1
+        taken = worker.put(job, 8 * len(layout) if callable(data) else len(data))
+        if taken and self._resumed:  # no kind of rows may begin before this, or a step would be there twice
+            self._resumed, self._floor = False, step - 1
+        return taken
+
+    def collect(self, source: Callable[[], object]) -> None:
+        """Have the thread that writes call something before every commit, several times a second.
+
+        Args:
+            source: appends what it has.
+        """
+        worker = self._usable()
+        if worker is not None:
+            worker.collect(source)
 
     def layout(self, layout: Layout) -> None:
         """Rows of the layout's kind have these columns from now on. Tensors may come late."""
@@ -198,23 +228,32 @@ class RunWriter:
         """Store what waits, say how the run ended, and let go. More calls do nothing.
 
         Args:
-            status: "finished" or "crashed".
+            status: "finished", "interrupted" or "crashed".
             timeout: seconds to wait for the disk.
         """
         _check.choice("status", status, STATUSES)
         if self._closed or os.getpid() != self._pid:
             return
         self._closed = True
+        if self._ending is not None:
+            self._ending.over()
         if self._worker is not None:
             self._worker.close(status, timeout)
-            atexit.unregister(self._at_exit)
             self._raise_if_strict()
+
+    def end(self, status: str) -> None:
+        """The process ends, and nobody has closed this; arguments as for `close`."""
+        self.close(status)
+
+    def __del__(self) -> None:
+        if not vars(self).get("_closed", True):
+            self.close()
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        self.close("finished" if kind is None else "crashed")
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        self.close(status_of(error))
 
     def __reduce__(self) -> tuple[Any, ...]:
         # A model that carries hooks must stay copyable, and its copies must not write.
@@ -268,10 +307,6 @@ class RunWriter:
             return
         worker.put(lambda ledger: ledger.record(kind, name, text, at))
 
-    def _at_exit(self) -> None:
-        # The interpreter leaves the exception that ended the program here.
-        self.close("crashed" if getattr(sys, "last_value", None) is not None else "finished")
-
 
 def _now() -> float:
     return time.time()
@@ -293,7 +328,7 @@ def _inert(path: str) -> RunWriter:
     """A writer that does nothing: what a copy of one becomes."""
     writer = object.__new__(RunWriter)
     vars(writer).update(
-        path=Path(path), _pid=os.getpid(), _strict=False, _closed=True, _worker=None, _trouble=Trouble(Path(path)),
-        refused=None,
+        path=Path(path), _pid=os.getpid(), _strict=False, _closed=True, _worker=None, _ending=None,
+        _trouble=Trouble(Path(path)), refused=None,
     )  # fmt: skip
     return writer

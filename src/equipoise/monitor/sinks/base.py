@@ -40,7 +40,7 @@ class Sink(Protocol):
         """Let go: nothing more comes.
 
         Args:
-            status: "finished" or "crashed".
+            status: "finished", "interrupted" or "crashed".
         """
         ...
 

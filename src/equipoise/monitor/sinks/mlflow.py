@@ -14,6 +14,9 @@ from equipoise.planner.finding import Finding
 ODD = re.compile(r"[^\w\-. :/]")
 """What MLflow does not take in a name."""
 
+ENDED = {"finished": "FINISHED", "interrupted": "KILLED"}
+"""What MLflow calls it when a run ends; any other end has "FAILED"."""
+
 BATCH = 1000
 """The most metrics that MLflow takes at once."""
 
@@ -84,4 +87,4 @@ class MLflow:
     def close(self, status: str) -> None:
         """End the run if it was made here."""
         if self._own:
-            self._client.set_terminated(self._run_id, "FINISHED" if status == "finished" else "FAILED")
+            self._client.set_terminated(self._run_id, ENDED.get(status, "FAILED"))
