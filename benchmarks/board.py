@@ -4,6 +4,7 @@
 - make: seconds to write the file over those of Bokeh's `file_html` of one empty figure
 - drawn: time until a browser has drawn it, over that of a page with one empty figure (needs chromium)
 - live: the same for a page of the live board, its server included
+- list (`--runs 1000`): to read so many runs, and to answer the page of the list when all are read, over reading one
 
 The pages are of a run of 20 layers × 2,000 steps, one of 200 layers × 100,000 steps (`--full`; else 5,000 steps),
 and of a plan.
@@ -28,6 +29,7 @@ from bokeh.plotting import figure
 from bokeh.resources import INLINE
 
 import equipoise as eq
+from equipoise.board.listing import Runs
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "board"))
 import made
@@ -56,7 +58,7 @@ def drawn(browser: Any, address: str, condition: str) -> float:
     return spent
 
 
-def timed(job: Callable[[], Path]) -> tuple[float, Path]:
+def timed(job: Callable[[], Any]) -> tuple[float, Any]:
     start = time.perf_counter()
     path = job()
     return time.perf_counter() - start, path
@@ -65,7 +67,10 @@ def timed(job: Callable[[], Path]) -> tuple[float, Path]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--full", action="store_true", help="100,000 steps of 200 layers")
-    steps = 100_000 if parser.parse_args().full else 5_000
+    parser.add_argument("--runs", type=int, default=100, help="runs of the list")
+    given = parser.parse_args()
+    steps = 100_000 if given.full else 5_000
+    lists(given.runs)
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder)
         runs = root / "runs"
@@ -87,6 +92,22 @@ def main() -> None:
                 f"{name:28} weight {whole:5.2f}× ({size:.2f} MB)   make {seconds / base:5.1f}× ({seconds:.2f} s here)"
             )
         browse(empty, {name: path for name, (_, path) in pages.items()}, runs)
+
+
+def lists(count: int) -> None:
+    """Print what a list of so many runs costs."""
+    with tempfile.TemporaryDirectory() as folder:
+        for i in range(count):
+            meta = {"seed": i, "model": f"gpt{i % 3}", "tags": ["good"] if i % 10 == 0 else []}
+            made.logged(Path(folder) / f"sweep{i % 7}" / f"run{i}", lr=10.0 ** -(i % 4), meta=meta, steps=120)
+        runs = Runs(folder)
+        names = runs.names()
+        read, _ = timed(lambda: runs.lines(names=names))
+        asks = {"as it opens": {}, "filtered and sorted": {"filter": "lr>1e-3 tags=good", "sort": "validation"}}
+        print(f"{f'list of {count:,} runs':28} read   {read:5.2f} s here")
+        for name, asked in asks.items():
+            seconds, _ = timed(lambda asked=asked: runs.answer(asked))
+            print(f"{'':28} {name}: {seconds * count / read:5.1f}× reading one run ({1e3 * seconds:.0f} ms here)")
 
 
 def browse(empty: Path, pages: dict[str, Path], runs: Path) -> None:

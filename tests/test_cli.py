@@ -56,6 +56,33 @@ def test_schedules_with_options_of_their_own() -> None:
     assert done.returncode == 0, done.stderr
 
 
+def test_runs_are_listed_filtered_sorted_and_tagged(tmp_path: Path) -> None:
+    from equipoise.monitor import Column, Layout, RunWriter
+
+    layout = Layout((Column("loss"), Column("accuracy")), kind="log")
+    for i, name in enumerate(("one", "two", "three")):
+        with RunWriter(tmp_path / "runs" / name, meta={"seed": i}, layouts=[layout]) as writer:
+            writer.append(1, [1.5 - i / 4, i / 10], kind="log")
+    done = run("tag", "runs/two", "good", "base", cwd=tmp_path)
+    assert done.stdout == "good base\n", done.stderr
+    asked = ["runs", "runs", "--columns", "loss,accuracy,tags", "--sort", "-loss", "--filter", "seed>=1"]
+    lines = run(*asked, cwd=tmp_path).stdout.splitlines()
+    rows = [line.split() for line in lines if line.startswith(("one", "two", "three"))]
+    assert rows == [["two", "1.25", "0.1", "good,", "base"], ["three", "1", "0.2"]]
+    assert "2 of 3 runs" in lines
+    (found,) = json.loads(run("runs", "runs", "--filter", "tags=good", "--json", cwd=tmp_path).stdout)
+    assert (found["name"], found["seed"], found["loss"]) == ("two", 1, 1.25)
+    assert run("tag", "runs/two", "--remove", "good", cwd=tmp_path).stdout == "base\n"
+    for arguments, message in (
+        (["runs", "runs", "--columns", "lose"], "column = 'lose': no run here has it; there are loss"),
+        (["runs", "runs", "--filter", "loss>x"], "filter = 'loss>x': must compare with a number"),
+        (["runs", "none"], "directory = 'none': must be a directory"),
+        (["tag", "runs/two", "a b"], "tag = 'a b': must be one word"),
+    ):
+        done = run(*arguments, cwd=tmp_path)
+        assert (done.returncode, message in done.stderr) == (2, True), done.stderr
+
+
 def test_every_count_may_be_written_with_an_exponent(tmp_path: Path) -> None:
     counts = {"warmup": 10, "batch-size": 64, "dataset-size": 1_000_000, "tokens-per-sample": 1024}
     counts["parameters"] = 124_000_000

@@ -3,6 +3,7 @@
 import contextlib
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -93,6 +94,17 @@ def made(path: Path, names: list[str], rows: int = 200, status: str = "finished"
     run = Growing(path, names)
     run.grow(rows)
     run.close(status)
+    return path
+
+
+def logged(path: Path, *, lr: float, meta: dict[str, Any], steps: int = 20) -> Path:
+    """A run with a validation loss, a metric and a meta of its own."""
+    layouts = [Layout((Column("lr/0"), Column("weight_decay/0")))]
+    layouts += [Layout((Column("loss"), Column("val_loss"), Column("accuracy")), kind="log", dtype="float64")]
+    with RunWriter(path, meta={"optimizer": "AdamW"} | meta, layouts=layouts) as writer:
+        for step in range(1, steps + 1):
+            writer.append(step, [lr, 0.1])
+            writer.append(step, [lr + 2 / step, lr + 3 / step if step % 5 == 0 else np.nan, 0.75], kind="log")
     return path
 
 

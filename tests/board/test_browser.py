@@ -336,19 +336,63 @@ def test_a_live_page_follows_training(seen: Any, tmp_path: Path) -> None:
         s.page.close()  # before the board ends
 
 
-def test_the_list_is_searched_and_leads_to_runs(seen: Any, live: str) -> None:
+def test_the_list_is_filtered_and_leads_to_runs(seen: Any, live: str) -> None:
     s = seen()
     page = s.open(f"{live}/")
-    page.wait_for_selector("[data-rows] tr")
     until(page, "document.querySelectorAll('[data-rows] .pill').length === 5")
-    page.locator("[data-search]").fill("crash")
-    assert page.locator("[data-rows] tr").count() == 1
-    page.locator("[data-search]").fill("")
+    page.locator("[data-filter]").fill("crash")
+    until(page, "document.querySelectorAll('[data-rows] tr').length === 1")
+    page.locator("[data-filter]").fill("")
+    until(page, "document.querySelectorAll('[data-rows] tr').length === 5")
     for name in ("good", "fault"):
         page.get_by_label(f"compare {name}").check()
     page.get_by_role("button", name="Compare 2").click()
     page.wait_for_selector("body[data-ready]", state="attached")
     assert s.data("compare-rotation-lines")["name"] == ["good", "fault"]
+
+
+def listed(page: Any) -> list[str]:
+    return page.locator("[data-rows] .name a").all_inner_texts()
+
+
+def test_columns_order_and_filter_of_the_list_are_kept_in_the_address(seen: Any, tmp_path: Path) -> None:
+    evil = "<img src=x onerror='window.hacked=1'>"
+    for i, lr in enumerate((0.01, 0.02, 0.04)):
+        made.logged(tmp_path / f"run{i}", lr=lr, meta={"seed": 9 - i, evil: evil, "tags": ["good", evil][: i + 1]})
+    with board(tmp_path) as address:
+        page = seen().open(f"{address}/")
+        until(page, "document.querySelectorAll('[data-rows] .pill').length === 3")
+        page.locator(".picker summary").click()
+        for already, name in enumerate(("accuracy", "seed", evil)):
+            page.locator("[data-column]").evaluate_all(
+                "(all, name) => all.find(box => box.dataset.column === name).click()", name
+            )
+            until(page, f"document.querySelectorAll('[data-heads] th').length > {13 + already}")
+        page.keyboard.press("Escape")
+        page.locator("[data-sort=seed]").click()
+        until(page, "document.querySelector('[aria-sort=ascending] [data-sort=seed]') !== null")
+        assert listed(page) == ["run2", "run1", "run0"]
+        page.locator("[data-sort=seed]").click()
+        until(page, "document.querySelector('[aria-sort=descending] [data-sort=seed]') !== null")
+        assert listed(page) == ["run0", "run1", "run2"]
+        page.locator("[data-filter]").fill("lr>=0.02 accuracy>0.5")
+        until(page, "document.querySelectorAll('[data-rows] tr').length === 2")
+        page.locator(".tag", has_text=evil).first.click()
+        page.locator("[data-filter]").fill("lr>=0.02")
+        until(page, "document.querySelectorAll('[data-rows] tr').length === 2")
+        words = page.locator("[data-rows] tr").first.inner_text().split("\t")
+        assert "0.75" in words
+        page.reload()
+        until(page, "document.querySelectorAll('[data-rows] tr').length === 2")
+        assert listed(page) == ["run1", "run2"]
+        assert page.locator("[data-filter]").input_value() == "lr>=0.02"
+        heads = page.locator("[data-heads] .sort").evaluate_all("all => all.map(b => b.dataset.sort)")
+        assert heads[-3:] == ["accuracy", "seed", evil]
+        page.locator("[data-filter]").fill("lr>fast")
+        page.wait_for_selector("[data-wrong]:not([hidden])")
+        assert "must compare with a number" in page.locator("[data-wrong]").inner_text()
+        assert page.evaluate("window.hacked === undefined")
+        assert page.locator("img").count() == 0
 
 
 def test_runs_are_compared(seen: Any, runs: Path) -> None:

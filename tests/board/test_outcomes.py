@@ -12,11 +12,12 @@ import pytest
 from serving import board
 from test_serve import ask
 
-from equipoise.board.listing import FIGURE, OUTCOME, Runs, signature
+from equipoise.board.listing import FIGURE, OUTCOME, Runs
 from equipoise.lab.conduct import conduct
 from equipoise.lab.config import Trial
 from equipoise.lab.experiments import Experiment, Outcome
 from equipoise.lab.results import Claim, over_seeds
+from equipoise.monitor.directory import signature
 from equipoise.monitor.schema import RunError
 
 pytest.importorskip("sklearn")
@@ -78,8 +79,9 @@ def test_experiments_are_listed_with_their_trials(url: str) -> None:
     for name in ("linked-file", "linked-figure"):
         assert "no such experiment" in lines[name]["error"]
     assert "link" not in lines
-    assert len([r for r in found["runs"] if r["name"].startswith("small/")]) == 2
-    assert all(r["loss"] > 0 for r in found["runs"]), "the lab's loss is train_loss"
+    assert len([r for r in found["rows"] if r["name"].startswith("small/")]) == 2
+    at = [c["name"] for c in found["columns"]].index("loss")
+    assert all(float(r["cells"][at]) > 0 for r in found["rows"]), "the lab's loss is train_loss"
 
 
 def test_its_page_has_figure_claims_table_and_links(url: str) -> None:

@@ -25,10 +25,11 @@ from serving import board, command
 from tornado.httpclient import HTTPClientError, HTTPRequest
 from tornado.websocket import websocket_connect
 
-from equipoise.board.listing import Runs, describe
+from equipoise.board.listing import Runs
 from equipoise.board.live import plan_document, run_document
 from equipoise.board.server import HERE, Left, serve
 from equipoise.monitor import RunError
+from equipoise.monitor.lines import describe
 
 OUTSIDE = "outside"
 
@@ -104,20 +105,44 @@ def test_runs_are_listed_and_links_that_lead_out_are_not(root: Path) -> None:
 def test_the_list_says_how_each_run_is(url: str) -> None:
     status, text = ask(f"{url}/api/runs")
     assert status == 200
-    lines = {line["name"]: line for line in json.loads(text)["runs"]}
-    assert lines["group/good"]["status"] == "finished"
-    assert lines["group/good"]["steps"] == 20
-    assert lines["empty"]["status"] == "empty"
-    assert lines["broken"]["status"] == "broken"
-    assert "damaged" in lines["broken"]["error"]
+    told = json.loads(text)
+    columns = [c["name"] for c in told["columns"]]
+    rows = {row["name"]: dict(zip(columns, row["cells"], strict=True)) for row in told["rows"]}
+    assert rows["group/good"]["status"] == "finished"
+    assert rows["group/good"]["steps"] == "20"
+    assert rows["group/good"]["lr"] == "0.001"
+    assert rows["empty"]["status"] == "empty"
+    assert rows["broken"]["status"] == "broken"
+    assert "damaged" in next(row["error"] for row in told["rows"] if row["name"] == "broken")
+    assert (told["total"], told["fits"], told["unread"], told["wrong"]) == (3, 3, 0, "")
 
 
-def test_a_slow_list_names_all_and_fills_in_later(root: Path) -> None:
+def test_the_list_answers_what_it_is_asked(url: str) -> None:
+    def told(**words: str) -> Any:
+        return json.loads(ask(f"{url}/api/runs?{urllib.parse.urlencode(words)}")[1])
+
+    told()
+    found = told(columns="wd,nor%6D,loss", sort="-name", filter="steps>0 finished")
+    assert [c["name"] for c in found["columns"]] == ["name", "wd", "norm", "loss"]
+    assert [row["name"] for row in found["rows"]] == ["group/good"]
+    assert found["rows"][0]["cells"][1:3] == ["0.1", ""]
+    assert "column = 'norm': no run here has it" in found["wrong"]
+    assert (found["total"], found["fits"]) == (3, 1)
+    assert [row["name"] for row in told(sort="-name")["rows"]] == ["group/good", "empty", "broken"]
+    wrong = told(filter="lr>fast")
+    assert wrong["wrong"].startswith("filter = 'lr>fast': must compare with a number")
+    assert len(wrong["rows"]) == 3, "the list stays while somebody types"
+    assert len(told(most="2")["rows"]) == 2
+
+
+def test_a_slow_list_names_all_and_fills_in_later(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     runs = Runs(root)
-    first = runs.table(seconds=0.0)
-    assert [line["name"] for line in first] == runs.names()
-    assert sum("status" in line for line in first) == 1
-    assert all("status" in line for line in runs.table(seconds=30.0))
+    monkeypatch.setattr("equipoise.board.listing.SECONDS", 0.0)
+    first = runs.answer({"columns": "status"})
+    assert sorted(row["name"] for row in first["rows"]) == ["broken", "empty", "group/good"]
+    assert (first["unread"], first["total"]) == (2, 3)
+    monkeypatch.setattr("equipoise.board.listing.SECONDS", 30.0)
+    assert runs.answer({})["unread"] == 0
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,6 +15,7 @@ from equipoise.board.words import worst_first
 from equipoise.monitor.final import Best, Final
 from equipoise.monitor.layout import LOG, Column, TensorInfo
 from equipoise.monitor.run import Run
+from equipoise.monitor.short_names import natural
 from equipoise.monitor.tables import Table
 from equipoise.planner.finding import Finding
 
@@ -258,16 +258,6 @@ def _spectra(run: Run, columns: set[Column], tensors: Sequence[TensorInfo], star
         values[q][i] = table.values[:, k]
     there = {q: v for q, v in values.items() if np.isfinite(v).any()}
     return Curves(table.steps, table.times - start, there)
-
-
-def natural(name: str) -> list[tuple[int, int, str]]:
-    """How people order names: numbers by their size.
-
-    >>> sorted(["block.10", "block.9", "a"], key=natural)
-    ['a', 'block.9', 'block.10']
-    """
-    parts = re.split(r"(\d+)", name)
-    return [(0, int(p), "") if p.isdecimal() and len(p) < 12 else (1, 0, p) for p in parts]
 
 
 def _end(table: Table) -> int:

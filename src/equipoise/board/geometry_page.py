@@ -14,13 +14,12 @@ from bokeh.models import BasicTickFormatter, ColumnDataSource, MultiLine, Range1
 from numpy.typing import NDArray
 
 from equipoise.board.findings_view import as_json
-from equipoise.board.gather import natural
 from equipoise.board.layers import LABEL, lines_figure
 from equipoise.board.page import Section
 from equipoise.board.style import figure
 from equipoise.monitor.layout import Column
 from equipoise.monitor.run import Run
-from equipoise.monitor.short_names import short_names
+from equipoise.monitor.short_names import natural, short_names
 
 NEEDS = ("norm", "change", "radial_change", "update", "decay")
 NOTHING: dict[str, Any] = {"name": [], "steps": []}

@@ -17,10 +17,11 @@ from equipoise.board.findings_view import as_json
 from equipoise.board.gather import NUMBERS, RunData, gather
 from equipoise.board.geometry_page import NOTHING, geometry_figures, geometry_section, geometry_sources, triangles
 from equipoise.board.knobs import Knobs
-from equipoise.board.listing import Runs, signature
+from equipoise.board.listing import Runs
 from equipoise.board.page import Section, blank_figures, fill
 from equipoise.board.plan_page import live_sources, plan_figures, plan_section
 from equipoise.board.run_page import run_figures, run_section, run_sources
+from equipoise.monitor.directory import signature
 from equipoise.monitor.run import Run
 from equipoise.monitor.schema import RunError
 

@@ -31,7 +31,6 @@ from equipoise._version import __version__
 from equipoise.board.listing import Runs
 from equipoise.board.live import PAGES, guarded, prepare
 from equipoise.board.page import BOKEH, scripts, style, templates
-from equipoise.monitor.final import LABEL
 from equipoise.monitor.schema import RunError
 from equipoise.theory import _check
 
@@ -98,7 +97,7 @@ class _List(RequestHandler):
     """The page that lists runs."""
 
     def get(self) -> None:
-        self.finish(_plain("list.html", "Runs · equipoise", "listing", loss=LABEL))
+        self.finish(_plain("list.html", "Runs · equipoise", "listing"))
 
 
 class _Outcome(RequestHandler):
@@ -129,13 +128,10 @@ class _Table(RequestHandler):
         self._runs = runs
 
     async def get(self) -> None:
-        found = await asyncio.to_thread(self._look)
+        asked = {name: self.get_query_argument(name) for name in self.request.query_arguments}
+        found = await asyncio.to_thread(self._runs.answer, asked)
         self.set_header("Cache-Control", "no-store")
         self.finish(json.dumps(found))
-
-    def _look(self) -> dict[str, Any]:
-        names, outcomes = self._runs.walk()
-        return {"runs": self._runs.table(names=names), "outcomes": self._runs.outcomes(outcomes)}
 
 
 class Board:

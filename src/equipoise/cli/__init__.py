@@ -37,7 +37,7 @@ def _root(
     pass
 
 
-for _command in (plan.plan, plan.transfer, runs.report, runs.board, runs.export, runs.watch):
+for _command in (plan.plan, plan.transfer, runs.report, runs.board, runs.runs, runs.tag, runs.export, runs.watch):
     app.command()(_command)
 app.add_typer(lab.app, name="lab")
 

@@ -1,13 +1,14 @@
-"""What works on runs: `equipoise report`, `board`, `export` and `watch`."""
+"""What works on runs: `equipoise report`, `board`, `runs`, `tag`, `export` and `watch`."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from equipoise.cli._out import size
+from equipoise.cli._out import print_json, size
 from equipoise.cli._read import count
 
 
@@ -43,6 +44,74 @@ def board(
             webbrowser.open(running.url)
 
     serve(str(directory), port=port, host=host, allow=allow or (), started=started, alone=True)
+
+
+def runs(
+    directory: Annotated[Path, typer.Argument(help="Where the runs are.")] = Path("."),
+    columns: Annotated[
+        str, typer.Option(help="With commas between: loss,validation,lr,wd, any logged metric, any key of the meta.")
+    ] = "",
+    sort: Annotated[str, typer.Option(help="A column, the smallest first; -loss: the largest first.")] = "-changed",
+    filter: Annotated[
+        str,
+        typer.Option(
+            help="Words of the name, tags or meta, and comparisons, as 'gpt lr>1e-3 tags=good'; all must hold."
+        ),
+    ] = "",
+    top: Annotated[int | None, typer.Option(parser=count(), metavar="COUNT", help="How many. Default: all.")] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print JSON: all that is known of each run.")] = False,
+) -> None:
+    """List runs, with the columns, the order and the filter that you ask for; the board's list takes the same words.
+
+    [dim]equipoise runs runs/ --columns loss,validation,lr,wd --sort validation --filter 'lr>1e-3'[/dim]
+    """
+    _print_runs(directory, [c.strip() for c in columns.split(",")], sort, filter, top, json)
+
+
+def _print_runs(
+    directory: Path, columns: Sequence[str] = (), sort: str = "-changed", filter: str = "", top: int | None = None,
+    json: bool = False,
+) -> None:  # fmt: skip
+    from equipoise.monitor.directory import Directory
+    from equipoise.monitor.screen import console, render_list
+    from equipoise.monitor.select_runs import columns_of, select, unknown
+
+    lines = Directory(directory).lines()
+    asked = columns_of(columns)
+    if any(columns):
+        wrong = unknown(lines, asked, sort, filter)
+    else:
+        asked = [c for c in asked if c == "curve" or any(c in line.values for line in lines)]
+        wrong = unknown(lines, (), sort, filter)
+    if wrong:
+        raise ValueError(wrong)
+    found = select(lines, sort=sort, filter=filter)[:top]
+    if json:
+        print_json([line.values | ({"error": line.error} if line.error else {}) for line in found])
+        return
+    console().print(render_list(found, asked))
+    if len(found) < len(lines):
+        typer.echo(f"{len(found)} of {len(lines)} runs")
+
+
+def tag(
+    run: Annotated[Path, typer.Argument(help="Directory of a run.")],
+    tags: Annotated[
+        list[str] | None, typer.Argument(help="Words to give to it. Default: print those that it has.")
+    ] = None,
+    remove: Annotated[list[str] | None, typer.Option(help="A tag to take away again; may be repeated.")] = None,
+) -> None:
+    """Give tags to a run, by which lists of runs can be filtered.
+
+    [dim]equipoise tag runs/a good baseline --remove draft[/dim]
+    """
+    from equipoise.monitor.run import Run
+    from equipoise.monitor.tags import change_tags, tags_of
+
+    if tags or remove:
+        change_tags(run, tags or [], remove or [])
+    with Run.open(run) as opened:
+        typer.echo(" ".join(tags_of(opened.path, opened.meta)) or "no tags")
 
 
 def export(
@@ -86,11 +155,14 @@ def watch(
     from equipoise.monitor.compare import Latest
     from equipoise.monitor.glance import Look
     from equipoise.monitor.run import Run
-    from equipoise.monitor.screen import console, render_list, runs_in, show
+    from equipoise.monitor.screen import console, runs_in, show
 
     found = runs_in(run)
     if len(found) > 1:
-        console().print(render_list(found, run))
+        _print_runs(run)
+        typer.echo(
+            f"equipoise watch {found[0]} shows one of them; equipoise runs has other columns, orders and filters"
+        )
         return
     with Run.open(found[0]) as opened:
         show(Look(opened, layers=layers, sort=sort, predict=Latest(opened)), console(), top=top, once=once)

@@ -15,10 +15,12 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from equipoise.monitor.final import LABEL, Best, Final, loss_text
+from equipoise.monitor.final import Best, Final, loss_text
 from equipoise.monitor.glance import Glance, Layer, Look
-from equipoise.monitor.run import Run
+from equipoise.monitor.lines import Line
 from equipoise.monitor.schema import FILE, RunError
+from equipoise.monitor.select_runs import COLUMNS as COLUMN_WORDS
+from equipoise.monitor.select_runs import ago, cell, is_number
 from equipoise.monitor.short_names import short_names
 from equipoise.planner.show import finding_line, render_findings, sparkline
 
@@ -96,7 +98,7 @@ def _title(glance: Glance) -> Text:
     text.append(f"  {glance.status}", style=STATUS[glance.status])
     if glance.step is not None and glance.age is not None:
         text.append(f"  step {glance.step:,}", style="default")
-        text.append(f"  {_ago(glance.age)}", style="dim")
+        text.append(f"  {ago(glance.age)}", style="dim")
     if glance.measured is not None and glance.measured != glance.step:
         text.append(f"  layers measured at step {glance.measured:,}", style="dim")
     return text
@@ -194,40 +196,34 @@ def _seconds(x: float) -> str:
     return f"{1000 * x:.3g} ms" if x < 1 else f"{x:.3g} s"
 
 
-def _ago(seconds: float) -> str:
-    for size, word in ((86400, "day"), (3600, "hour"), (60, "minute")):
-        if seconds >= 2 * size:
-            return f"{seconds / size:.0f} {word}s ago"
-    return f"{seconds:.0f} s ago"
-
-
 def console() -> Console:
     """Where to print; a pipe, which has no width, gets a wide one."""
     made = Console()
     return made if made.is_terminal or "COLUMNS" in os.environ else Console(width=120)
 
 
-def render_list(paths: Sequence[Path], root: Path) -> RenderableType:
+def render_list(lines: Sequence[Line], columns: Sequence[str]) -> RenderableType:
     """Several runs, a line each; one that cannot be read says why."""
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
-    for head in ("run", "status", "step", f"loss, {LABEL}", "best validation", "variation", "findings", "last row"):
-        table.add_column(head, justify="right" if head in ("step", "variation") else "left")
-    for path in paths:
-        name = Text(str(path.relative_to(root)), style="bold")
-        try:
-            with Run.open(path) as run:
-                now = Look(run).now(0)
-        except RunError as error:
-            table.add_row(name, Text("damaged", style="bold red"), "", Text(str(error), style="dim"))
-            continue
-        loss = "" if now.final is None else f"{now.final.name} {loss_text(now.final.mean)}"
-        best = "" if now.best is None else f"{now.best.name} {loss_text(now.best.value)}"
-        balance = _number(now.numbers.get("balance_layers", math.nan))
-        codes = ", ".join(dict.fromkeys(f.code for f in now.findings))
-        step = "" if now.step is None else f"{now.step:,}"
-        age = "" if now.age is None else _ago(now.age)
-        table.add_row(name, Text(now.status, style=STATUS[now.status]), step, loss, best, balance, codes, age)
-    return Group(table, Text(f"equipoise watch {paths[0]} shows one of them", style="dim"))
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=(0, 1), collapse_padding=True)
+    for name in columns:
+        head = Text(name)
+        if name in ("loss", "validation"):
+            head.append("\n" + COLUMN_WORDS[name].replace(" the", "\nthe").replace(" loss", "\nloss"), style="dim")
+        number, folds = is_number(lines, name), name in ("name", "tags", "findings")
+        table.add_column(head, justify="right" if number else "left", overflow="fold", no_wrap=not folds)
+    now = time.time()
+    for line in lines:
+        table.add_row(*(_list_cell(line, name, now) for name in columns))
+    broken = [Text(f"{line.values['name']}: {line.error}", style="dim") for line in lines if line.error]
+    return Group(table, *broken)
+
+
+def _list_cell(line: Line, column: str, now: float) -> Text:
+    if column == "curve":
+        return Text(sparkline(line.curve, 12, zero=False) if line.curve else "")
+    text = cell(line, column, now)
+    style = "bold" if column == "name" else STATUS.get(text, "bold red") if column == "status" else ""
+    return Text(text, style=style)
 
 
 def show(look: Look, console: Console, *, top: int | None = None, once: bool = False) -> None:

@@ -1,7 +1,8 @@
-"""Names of layers without what they share, so that what tells them apart is seen."""
+"""Names as people read them: in the order of their numbers, and without what they share."""
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
@@ -10,6 +11,16 @@ PLAIN = "weight"
 """What torch calls the matrix of a layer: left out where every name stays different, biases having their own."""
 
 Parts = tuple[str, ...]
+
+
+def natural(name: str) -> list[tuple[int, int, str]]:
+    """How people order names: numbers by their size.
+
+    >>> sorted(["block.10", "block.9", "a"], key=natural)
+    ['a', 'block.9', 'block.10']
+    """
+    parts = re.split(r"(\d+)", name)
+    return [(0, int(p), "") if p.isdecimal() and len(p) < 12 else (1, 0, p) for p in parts]
 
 
 def short_names(names: Iterable[str], width: int | None = None) -> dict[str, str]:
