@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -110,7 +111,7 @@ class FiniteWatch:
             look = self._waiting.pop(0)
             if look.event is not None:
                 look.event.synchronize()
-            bad = (~torch.isfinite(look.largest.cpu())).nonzero().flatten().tolist()
+            bad = np.flatnonzero(~np.isfinite(look.largest.cpu().numpy())).tolist()
             if bad:
                 return not_finite(look.step, look.what, [look.names[i] for i in bad], len(look.names))
         return None

@@ -183,17 +183,26 @@ class Measuring:
         if not chosen or self._spectra is None or (not step.frame.sharded and step.turns[owner].skipped_for_sure):
             return
         start = time.perf_counter()
-        step.slow = self._spectra.empty() if step.slow is None else step.slow
-        self._spectra.measure(step.slow, self._owners, chosen, step.groups, step.failed)
-        seconds = time.perf_counter() - start
-        self._spectra.learn(chosen, seconds)
-        step.spectral += seconds
+        held = sum(taken.size for taken in step.slow)
+        step.slow += self._spectra.measure(self._owners, chosen, step.groups, step.failed, held)
+        step.spectral += time.perf_counter() - start
 
-    def send(self, writer: RunWriter | None, keep: bool) -> None:
+    def _solve_spectra(self, step: Step, writer: RunWriter | None) -> None:
+        """Make a row of what was taken for spectra, now that it has arrived."""
+        if self._spectra is None or not step.slow:
+            return
+        start = time.perf_counter()
+        row = self._spectra.row(step.slow)
+        seconds = time.perf_counter() - start
+        self._cadence.spectral += seconds
+        self._spectra.learn([taken.index for taken in step.slow], step.spectral + seconds)
+        if writer is not None:
+            writer.append(step.number, row, kind="slow")
+
+    def send(self, keep: bool) -> None:
         """Start moving the sums off the device; the step is over.
 
         Args:
-            writer: where spectra go.
             keep: whether to keep its memory, as the next step needs it again.
         """
         step, self.open = self.open, None
@@ -211,8 +220,6 @@ class Measuring:
                 fixed = (cadence.step_time, cadence.share, *(x for part in groups for x in part))
                 hyper = step.assembler.hyper(self._owners, step.groups)
                 flat = step.pack(hyper, owners, self._first, words, fixed)
-                if writer is not None and step.slow is not None:
-                    writer.append(step.number, step.slow, kind="slow")
         except Exception as caught:
             error, step.failed = caught, True
         step.send(step.nothing(owners, self._first, words) if flat is None or step.failed else flat, owners)
@@ -236,7 +243,7 @@ class Measuring:
         """The step whose numbers waited; the next step to measure is chosen by it.
 
         Args:
-            writer: is told the norms that tensors begin with.
+            writer: is told the norms that tensors begin with, and the spectra.
         """
         step, self._waiting = self._waiting, None
         if step is None:
@@ -246,6 +253,8 @@ class Measuring:
         self._afforded = sent.spectra
         skipped, row = bool(sent.skipped.any()), partial(step.row, sent)
         arrived = Arrived(step.number, step.frame, step.assembler, skipped, sent.failed, row)
+        if not sent.failed:
+            self._solve_spectra(step, writer)
         if self._first and not sent.failed and self._told is not step.frame:
             self._tell_norms(step, arrived.per["norm_before"], writer)
         return arrived

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,7 @@ from equipoise.monitor.decompose import GroupStep
 from equipoise.monitor.measure import Frame
 from equipoise.monitor.quantities import Hyper
 from equipoise.monitor.ranks import reduce_all
+from equipoise.monitor.spectra import Taken
 from equipoise.monitor.sums import RowSums
 
 
@@ -96,7 +97,7 @@ class Step:
         failed: whether measuring it failed.
         seconds: that watching took for it.
         spectral: of them for spectra.
-        slow: the row of spectra, where some were measured.
+        slow: what was taken for spectra, where it was their turn.
     """
 
     number: int
@@ -107,7 +108,7 @@ class Step:
     failed: bool = False
     seconds: float = 0.0
     spectral: float = 0.0
-    slow: NDArray[np.float64] | None = None
+    slow: list[Taken] = field(default_factory=list)
     _flat: Tensor | None = None
     _arrived: Any = None
     _hyper: Hyper | None = None

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -15,11 +17,13 @@ from equipoise.monitor.measure import Frame
 from equipoise.monitor.owners import Owners
 from equipoise.monitor.ranks import gathered, reduce_all
 from equipoise.monitor.sources import momentum_of, state_of
-from equipoise.monitor.spectrum import NAMES, facts
+from equipoise.monitor.spectrum import NAMES, facts, gram, singular_values
 from equipoise.monitor.tensors import Watched, like, local
 
 LARGEST = 2048
 """Matrices whose smaller side is longer than this have no spectrum measured."""
+ROOM = 2**28
+"""Bytes of Gram matrices that may be on their way; where all tensors are measured at once, they are waited for then."""
 
 
 class Spectra:
@@ -82,46 +86,62 @@ class Spectra:
     def _fits(p: Tensor) -> bool:
         return p.ndim > 1 and min(p.shape[0], p.numel() // p.shape[0]) <= LARGEST
 
-    def empty(self) -> NDArray[np.float64]:
-        """A row of the layout in which nothing is measured."""
-        return np.full(self.count * len(NAMES), np.nan)
-
     def measure(
-        self, row: NDArray[np.float64], owners: Owners, indices: list[int], steps: list[GroupStep], failed: bool
-    ) -> None:
-        """Put the numbers of some tensors into a row.
+        self, owners: Owners, indices: list[int], steps: list[GroupStep], failed: bool, held: int = 0
+    ) -> list[Taken]:
+        """Take what the spectra of some tensors need, now that it is there; nobody waits for a device.
 
         Args:
-            row: of the layout.
             owners: the optimizers; those of the tensors have just stepped.
             indices: the tensors.
             steps: the numbers of each group in this step.
             failed: whether measuring failed on this process: it only does its part for the others then.
+            held: bytes of what is on its way already.
         """
         error: Exception | None = None
+        made: list[Taken] = []
         for i in indices:
             tensor = self._frame.tensors[i]
             if not hasattr(tensor.p, "placements") and not self._first:
                 continue  # a parameter that every process has whole
-            found: dict[str, float] = {}
+            eps: Tensor | None = None
             here: tuple[Tensor, ...] = ()
             # What fails here must not keep the others waiting: they get zeros, and the error is raised at the end.
             try:
                 if not failed:
-                    found, here = self._eps(tensor, owners, steps[tensor.group].eps), self._here(i, owners)
+                    eps, here = self._eps(tensor, owners, steps[tensor.group].eps), self._here(i, owners)
             except Exception as caught:
                 error, failed = caught, True
-            found = _shared_eps(found, tensor)
+            eps = _shared_eps(eps, tensor)
             parts = self._whole(tensor, here)
             try:
                 if self._first and not failed:
-                    found |= _facts(parts, steps[tensor.group], tensor.p.ndim)
-                    for name, value in found.items():
-                        row[i * len(NAMES) + NAMES.index(name)] = value
+                    made.append(Taken(i, _leaving(eps), _grams(parts, steps[tensor.group], tensor.p.ndim)))
+                    held += made[-1].size
+                    if _there(made[-1].eps):  # nothing to wait for, and no reason to keep it
+                        made[-1].solve()
+                    elif held > ROOM:
+                        held = 0
+                        torch.cuda.synchronize()
+                        for taken in made:
+                            taken.solve()
             except Exception as caught:
                 error, failed = caught, True
         if error is not None:
             raise error
+        return made
+
+    def row(self, taken: Sequence[Taken]) -> NDArray[np.float64]:
+        """A row of the layout, from what has arrived.
+
+        Args:
+            taken: what `measure` took.
+        """
+        row = np.full(self.count * len(NAMES), np.nan)
+        for one in taken:
+            for name, value in one.solve().items():
+                row[one.index * len(NAMES) + NAMES.index(name)] = value
+        return row
 
     def _here(self, index: int, owners: Owners) -> tuple[Tensor, ...]:
         """Weight, change and momentum of a tensor on this process; nothing where its spectrum is not measured."""
@@ -144,40 +164,74 @@ class Spectra:
         padded = (*here, *[nothing] * (3 - len(here)))
         return tuple(gathered(x, tensor.p) for x in padded)[: len(here)]
 
-    def _eps(self, tensor: Watched, owners: Owners, eps: float) -> dict[str, float]:
+    def _eps(self, tensor: Watched, owners: Owners, eps: float) -> Tensor | None:
         """How many weights have √v̂ < ε on this process, and of how many; nothing without second moments."""
         state = state_of(owners.each[tensor.owner], tensor.p)
         v, t = state.get("exp_avg_sq"), state.get("step")
         betas = owners.param_groups[tensor.group].get("betas")
         if not isinstance(v, Tensor) or t is None or betas is None or v.shape != tensor.p.shape:
-            return {}
-        if not tensor.counts:
-            return {"below": 0.0, "of": 0.0}
+            return None
         v = local(v)
-        correction = 1.0 - float(betas[1]) ** float(t)
-        return {"below": float((v.to(torch.float64) < eps * eps * correction).sum()), "of": float(v.numel())}
+        if not tensor.counts:
+            return torch.zeros(2, dtype=torch.float64, device=v.device)
+        t = t.double() if isinstance(t, Tensor) else t  # a tensor on a device is not read
+        below = (v.to(torch.float64) < eps * eps * (1.0 - float(betas[1]) ** t)).sum().double()
+        return torch.stack([below, torch.full_like(below, v.numel())])
+
+
+@dataclass
+class Taken:
+    """What a tensor's spectra need: on its way from the device until `solve`, which is called when it has arrived."""
+
+    index: int
+    eps: Tensor
+    grams: dict[str, Tensor]
+    _found: dict[str, float] | None = None
+
+    @property
+    def size(self) -> int:
+        """Bytes on the way."""
+        return sum(x.nbytes for x in self.grams.values())
+
+    def solve(self) -> dict[str, float]:
+        """The numbers, by name; the Gram matrices are let go of."""
+        if self._found is None:
+            below, of = self.eps.tolist()
+            found = {"eps_share": below / of if of else math.nan}
+            for key, squared in self.grams.items():
+                found |= facts(key, singular_values(squared))
+            self._found, self.grams = found, {}
+        return self._found
 
 
 def _working(x: Tensor) -> Tensor:
     return x.detach().to(x.dtype if x.dtype == torch.float64 else torch.float32)
 
 
-def _facts(parts: tuple[Tensor, ...], step: GroupStep, ndim: int) -> dict[str, float]:
-    """The spectra of weight, update and momentum."""
+def _grams(parts: tuple[Tensor, ...], step: GroupStep, ndim: int) -> dict[str, Tensor]:
+    """Gram matrices of weight, update and momentum, on their way to the CPU."""
     if not parts:
         return {}
     weight, change, *momentum = parts
     # U = Δ + d(w′ − Δ), as w′ is the weight after the step; cautious decay is left in.
     lost = 0.0 if step.cautious else step.lost_of(ndim)
-    found = facts("weight", weight) | facts("update", change, (lost, weight), (-lost, change))
-    return found | (facts("momentum", momentum[0]) if momentum else {})
+    made = {"weight": _leaving(gram(weight)), "update": _leaving(gram(change, (lost, weight), (-lost, change)))}
+    return made | ({"momentum": _leaving(gram(momentum[0]))} if momentum else {})
 
 
-def _shared_eps(found: dict[str, float], tensor: Watched) -> dict[str, float]:
-    """The share of weights that eps dominates, over all processes."""
-    below, of = found.get("below", 0.0), found.get("of", 0.0)
+def _leaving(x: Tensor) -> Tensor:
+    """A tensor on its way to the CPU: whoever reads it waits for the step's numbers first, which come after it."""
+    return torch.empty(x.shape, dtype=x.dtype, pin_memory=True).copy_(x, non_blocking=True) if x.is_cuda else x.cpu()
+
+
+def _there(x: Tensor) -> bool:
+    """Whether what was `_leaving` has been on the CPU all the time."""
+    return not x.is_pinned()
+
+
+def _shared_eps(found: Tensor | None, tensor: Watched) -> Tensor:
+    """How many weights eps dominates, and of how many, over all processes."""
+    both = torch.zeros(2, dtype=torch.float64, device=tensor.local.device) if found is None else found
     if hasattr(tensor.p, "placements"):
-        both = torch.tensor([below, of], device=tensor.local.device)
         reduce_all(both)
-        below, of = both.tolist()
-    return {"eps_share": below / of if of else math.nan}
+    return both

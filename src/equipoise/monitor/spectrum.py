@@ -26,10 +26,11 @@ QUANTITIES = (
 NAMES = [q.name for q in QUANTITIES]
 
 
-def singular_values(x: Tensor, *more: tuple[float, Tensor]) -> NDArray[np.float64]:
-    """Singular values, largest first, from the Gram matrix in float64: right to 1e-8 of the largest.
+def gram(x: Tensor, *more: tuple[float, Tensor]) -> Tensor:
+    """The smaller Gram matrix in float64, on the tensor's device, which nobody waits for.
 
-    The Gram matrix is summed up over pieces, so that no copy of a large matrix is made.
+    It is summed up over pieces, so that no copy of a large matrix is made. A device that does not know float64 (MPS)
+    is waited for: the CPU does its work.
 
     Args:
         x: a matrix, or a tensor whose first dimension are the rows of one.
@@ -42,16 +43,24 @@ def singular_values(x: Tensor, *more: tuple[float, Tensor]) -> NDArray[np.float6
     if x.device.type not in ("cpu", "cuda"):
         parts = [(factor, t.cpu()) for factor, t in parts]
     side, length = (rows, columns) if wide else (columns, rows)
-    gram = torch.zeros(side, side, dtype=torch.float64, device=parts[0][1].device)
+    made = torch.zeros(side, side, dtype=torch.float64, device=parts[0][1].device)
     long = max(1, PIECE // side)
     for start in range(0, length, long):
         cut = slice(start, start + long)
         piece = sum(factor * (t[:, cut] if wide else t[cut].T).double() for factor, t in parts)
-        gram.addmm_(piece, piece.T)  # type: ignore[union-attr,arg-type]
-    if not torch.isfinite(gram).all():  # the solver raises on NaN
-        return np.full(len(gram), np.nan)
-    values = torch.linalg.eigvalsh(gram).clamp_min_(0.0).sqrt_()
-    return values.flip(0).cpu().numpy()
+        made.addmm_(piece, piece.T)  # type: ignore[union-attr,arg-type]
+    return made
+
+
+def singular_values(squared: Tensor) -> NDArray[np.float64]:
+    """Singular values of a matrix, largest first, from its Gram matrix on the CPU: right to 1e-8 of the largest.
+
+    Args:
+        squared: the Gram matrix.
+    """
+    if not torch.isfinite(squared).all():  # the solver raises on NaN
+        return np.full(len(squared), np.nan)
+    return torch.linalg.eigvalsh(squared).clamp_min_(0.0).sqrt_().flip(0).numpy()
 
 
 def describe(values: NDArray[np.float64]) -> tuple[float, float, float, float]:
@@ -65,15 +74,13 @@ def describe(values: NDArray[np.float64]) -> tuple[float, float, float, float]:
     return float(values[0]), float(values[-1]), float(total / square[0]), entropy
 
 
-def facts(key: str, matrix: Tensor, *more: tuple[float, Tensor]) -> dict[str, float]:
+def facts(key: str, values: NDArray[np.float64]) -> dict[str, float]:
     """What there is to say about the spectrum of a matrix.
 
     Args:
         key: "weight", "update" or "momentum".
-        matrix: as for `singular_values`.
-        more: as there.
+        values: its singular values.
     """
-    values = singular_values(matrix, *more)
     parts = zip(("top", "bottom", "stable_rank", "entropy"), describe(values), strict=True)
     found = {f"{key}_{name}": value for name, value in parts}
     if key == "update" and values.any():

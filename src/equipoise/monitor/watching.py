@@ -327,7 +327,7 @@ class Watch:
         step, start = self._measuring.open, time.perf_counter()
         if step is None:
             return
-        self._try(self._measuring.send, self._writer, self._keeps)
+        self._try(self._measuring.send, self._keeps)
         sent = time.perf_counter()
         self._cadence.watched_for(step.seconds + self._cadence.spent(sent - start), step.spectral)
         if self._measuring.ready:  # on a device the numbers come during the next step

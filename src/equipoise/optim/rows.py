@@ -111,7 +111,7 @@ def put(w: Tensor, rows: Tensor) -> None:
 def column_like(x: Tensor, n: Any) -> Tensor:
     """A column for each row, of the type and on the ranks of another."""
     if not hasattr(n, "placements"):
-        return x.to(n)
+        return x.to(device=n.device, dtype=n.dtype, non_blocking=True)  # nobody waits
     from torch.distributed.tensor import distribute_tensor
 
     return distribute_tensor(x.to(dtype=n.dtype, device=n.device), n.device_mesh, n.placements)
