@@ -424,6 +424,53 @@ def test_runs_are_compared(seen: Any, runs: Path) -> None:
     assert "g.run=1" in page.url
 
 
+def test_compare_shows_how_runs_ended_and_how_far_they_are_from_the_best(seen: Any, tmp_path: Path) -> None:
+    paths = [made.logged(tmp_path / f"run{i}", lr=lr, meta={}) for i, lr in enumerate((0.25, 0.125, 0.5))]
+    page = seen().open(report(paths, tmp_path / "three.html").as_uri())
+    table = [row.split("\t") for row in page.locator("[data-losses]").inner_text().splitlines()]
+    assert [h.strip() for h in table[0]] == ["", "loss, mean of the last 5 %", "loss, last", "val_loss, best"]
+    finals = []
+    for path in paths:
+        with eq.Run.open(path) as run:
+            assert run.final is not None
+            assert run.best is not None
+            finals.append((run.final.mean, run.final.last, run.best.value))
+    least = [min(values) for values in zip(*finals, strict=True)]
+    for (name, *cells), values, path in zip(table[1:], finals, paths, strict=True):
+        gaps = [v - low for v, low in zip(values, least, strict=True)]
+        wanted = [f"{v:.4g}" + (f" (+{gap:.4g})" if gap else "") for v, gap in zip(values, gaps, strict=True)]
+        assert (name.strip(), [c.strip() for c in cells]) == (path.name, wanted)
+    assert page.locator("[data-losses] td").nth(2).get_attribute("title") == "val_loss, at step 20"
+    assert "loss" not in page.locator("[data-settings]").inner_text(), "each number is once on the page"
+    page.locator("[data-runs] input").nth(1).uncheck()
+    assert page.locator("[data-losses] tr").count() == 3
+
+
+def test_a_page_that_is_loading_says_so(seen: Any, live: str, file: str, tmp_path: Path) -> None:
+    s = seen()
+    s.page.route_web_socket("**/ws*", lambda socket: None)  # no number ever comes
+    for address in ("run?run=good", "compare?run=good&run=fault", "plan"):
+        s.page.goto(f"{live}/{address}")
+        place = s.page.locator("[data-loading]").first
+        place.wait_for(state="visible")
+        assert "oading" in place.inner_text()  # still, where the machine is slow
+        assert not s.page.locator("h1").first.is_visible(), "nothing that looks like an empty run"
+    s.page.unroute_all()
+    s.page.goto("about:blank")
+    s.wrong.clear()  # of the sockets that were taken away
+    page = s.open(file)
+    assert not page.locator("[data-loading]").first.is_visible()
+    assert page.locator("h1").first.is_visible()
+    # A file says it before its scripts have run.
+    bare = seen()
+    text = Path(file.removeprefix("file://")).read_text()
+    early = tmp_path / "early.html"
+    early.write_text(text[: text.index('<script type="application/json" id="figures">')])
+    bare.page.goto(early.as_uri())
+    assert bare.page.locator("[data-loading]").first.is_visible()
+    assert not bare.page.locator("h1").first.is_visible()
+
+
 def test_a_slider_moves_the_plan(seen: Any, live: str) -> None:
     s = seen()
     page = s.open(f"{live}/plan")

@@ -173,6 +173,14 @@ def test_a_run_is_sent_to_its_page(root: Path) -> None:
     end(document)
 
 
+def test_a_page_says_that_forecasts_and_findings_are_loading(root: Path) -> None:
+    document = built(root, "group/good")
+    assert said(document)["loading"] == "Loading forecasts and findings…"
+    look(document)
+    assert "loading" not in said(document)
+    end(document)
+
+
 def test_a_broken_run_says_so_and_the_board_goes_on(url: str) -> None:
     status, text = ask(f"{url}/run?run=broken")
     assert status == 200

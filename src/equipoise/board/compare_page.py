@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,8 +15,10 @@ from equipoise.board.heatmap import heatmap
 from equipoise.board.layers import LABEL, lines_figure
 from equipoise.board.memory_view import remembered
 from equipoise.board.page import Section
-from equipoise.board.run_page import AGAINST, facts, run_sources, sentence
+from equipoise.board.run_page import AGAINST, facts, loss_facts, run_sources, sentence
 from equipoise.board.words import tally
+from equipoise.monitor.final import LABEL as LAST_SHARE
+from equipoise.monitor.final import loss_text
 from equipoise.monitor.short_names import short_names
 
 MOST = 12
@@ -76,6 +79,7 @@ def notes(runs: Sequence[RunData]) -> dict[str, Any]:
             {"name": r.name, "status": r.status, "sentence": sentence(r), "tally": tally(r.findings) if r.last else ""}
             for r in runs
         ],
+        "losses": losses(runs),
         "settings": settings(runs),
         "forecast": all(r.has_forecast for r in runs),
         "short": short_names((t.name for r in runs for t in r.tensors), LABEL),
@@ -84,9 +88,41 @@ def notes(runs: Sequence[RunData]) -> dict[str, Any]:
     }
 
 
+def losses(runs: Sequence[RunData]) -> list[dict[str, Any]]:
+    """How each run ended, by every measure that some run has, with the difference to the best of them."""
+    finals = [run.final for run in runs]
+    ends: dict[str, list[tuple[str, float, str] | None]] = {
+        LAST_SHARE: [f and (f.name, f.mean, f"of {f.values:,} values") for f in finals],
+        "last": [f and (f.name, f.last, f"at step {f.step:,}") for f in finals],
+        "best": [run.best and (run.best.name, run.best.value, f"at step {run.best.step:,}") for run in runs],
+    }
+    found = []
+    for how, of_runs in ends.items():
+        there = [end for end in of_runs if end is not None]
+        if there:
+            names = {name for name, _, _ in there}
+            name = names.pop() if len(names) == 1 else "validation loss" if how == "best" else "training loss"
+            least = min((value for _, value, _ in there if math.isfinite(value)), default=math.nan)
+            found.append({"name": f"{name}, {how}", "cells": [_loss(end, least) for end in of_runs]})
+    return found
+
+
+def _loss(end: tuple[str, float, str] | None, least: float) -> dict[str, Any]:
+    if end is None:
+        return {"text": "–", "gap": "", "title": "", "best": False}
+    name, value, title = end
+    gap = value - least
+    return {
+        "text": loss_text(value),
+        "gap": f"+{loss_text(gap)}" if math.isfinite(gap) and gap > 0 else "",
+        "title": f"{name}, {title}",
+        "best": gap == 0,
+    }
+
+
 def settings(runs: Sequence[RunData]) -> list[dict[str, Any]]:
-    """Settings and results of every run, and which of them differ."""
-    tables = [dict(facts(r, remembered(r))) for r in runs]
+    """Settings of every run and what followed from them, losses apart, and which of them differ."""
+    tables = [dict(fact for fact in facts(r, remembered(r)) if fact not in loss_facts(r)) for r in runs]
     for table, run in zip(tables, runs, strict=True):
         table["findings"] = ", ".join(dict.fromkeys(f.code for f in run.findings)) or "none"
     rows = []

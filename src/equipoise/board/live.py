@@ -6,6 +6,7 @@ import asyncio
 import json
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,10 @@ FIRST = 1.0
 """Seconds from a browser's coming to the first look, which takes long in a large run: the page is drawn meanwhile."""
 
 
+LOADING = "Loading forecasts and findings…"
+"""What a page says until the first look."""
+
+
 def run_document(runs: Runs, document: Document, arguments: dict[str, list[bytes]]) -> None:
     """The page of one run."""
     (name,) = _names(arguments, most=1)
@@ -49,8 +54,8 @@ def run_document(runs: Runs, document: Document, arguments: dict[str, list[bytes
         return found | {f"geometry-{k}": v for k, v in geometry_sources(triangles(run)).items()}
 
     # The page comes first, and what takes long with the first look.
-    data = gather(run, title, quick=True)
-    fill(document, title, [run_section(data, label="Run"), geometry_section({title: NOTHING})])
+    first = _unfinished(run_section(gather(run, title, quick=True), label="Run"))
+    fill(document, title, [first, geometry_section({title: NOTHING})])
     _follow(document, [path], sources, notes="run-notes")
 
 
@@ -73,7 +78,7 @@ def compare_document(runs: Runs, document: Document, arguments: dict[str, list[b
     def sources() -> dict[str, dict[str, Any]]:
         return {f"compare-{k}": v for k, v in compare_sources(read(quick=False)).items()}
 
-    fill(document, "Compare", [compare_section(read(quick=True))])
+    fill(document, "Compare", [_unfinished(compare_section(read(quick=True)))])
     _follow(document, paths, sources, notes="compare-notes")
 
 
@@ -134,6 +139,13 @@ def _names(arguments: dict[str, list[bytes]], most: int) -> list[str]:
     if not 1 <= len(names) <= most:
         raise RunError(f"run: must be given once{f' to {most} times' if most > 1 else ''}; go back to the list")
     return list(dict.fromkeys(names))
+
+
+def _unfinished(section: Section) -> Section:
+    """The section, saying that more will come with the first look."""
+    plain = json.loads(section.sources["notes"]["json"][0])
+    notes = {"json": [as_json(plain | {"loading": LOADING})]}
+    return replace(section, sources={**section.sources, "notes": notes})
 
 
 def _source(document: Document, name: str) -> Any:

@@ -122,11 +122,7 @@ def facts(data: RunData, found: Memory | None) -> list[list[str]]:
         tops = dict.fromkeys(number(float(np.nanmax(v))) for v in groups)  # of groups, each value once
         if tops:
             rows.append([said, ", ".join(tops)])
-    if data.final is not None:
-        rows.append([f"{data.final.name}, {LABEL}", loss_text(data.final.mean)])
-        rows.append([f"{data.final.name}, last", loss_text(data.final.last)])
-    if data.best is not None:
-        rows.append([f"best {data.best.name}", f"{loss_text(data.best.value)} at step {data.best.step:,}"])
+    rows += loss_facts(data)
     if data.tensors:
         rows.append(["tensors", f"{len(data.tensors):,}, {_matrices(data):,} of them matrices"])
     if found is not None:
@@ -135,6 +131,17 @@ def facts(data: RunData, found: Memory | None) -> list[list[str]]:
     known = {"optimizer", "lr", "weight_decay"}
     plain = {k: v for k, v in data.meta.items() if k not in known and isinstance(v, str | int | float | bool)}
     return rows + [[str(k), number(v) if isinstance(v, float) else str(v)] for k, v in list(plain.items())[:8]]
+
+
+def loss_facts(data: RunData) -> list[list[str]]:
+    """How the run ended."""
+    rows = []
+    if data.final is not None:
+        rows.append([f"{data.final.name}, {LABEL}", loss_text(data.final.mean)])
+        rows.append([f"{data.final.name}, last", loss_text(data.final.last)])
+    if data.best is not None:
+        rows.append([f"best {data.best.name}", f"{loss_text(data.best.value)} at step {data.best.step:,}"])
+    return rows
 
 
 def chosen(data: RunData, most: int = 3) -> list[str]:

@@ -117,7 +117,7 @@ EQ.kinds.compare = class {
     for (const r of this.runs) {
       const card = this.found(`[data-run="${r.i}"]`);
       card.hidden = r.off;
-      card.querySelector("[data-sentence]").textContent = `${r.sentence} ${r.tally}`;
+      card.querySelector("[data-sentence]").textContent = this.sentence(r);
       this.axes([`side${r.i}`, `heat${r.i}`]);
       const y = this.line(r, "rotation");
       if (!r.off && y) ys.push(...Array.from(y).filter((v) => Number.isFinite(v) && v > 0));
@@ -140,8 +140,12 @@ EQ.kinds.compare = class {
         this.set("hide", [...hidden].join(","));
         this.redraw();
       } });
-      return EQ.el("li", {}, EQ.el("label", {}, box, EQ.el("span", { class: "dot", style: `background:${r.color}` }), EQ.el("strong", {}, r.name), EQ.el("span", { class: "pill", "data-status": r.status }, r.status)), EQ.el("span", { class: "hint" }, `${r.sentence} ${r.tally}`));
+      return EQ.el("li", {}, EQ.el("label", {}, box, EQ.el("span", { class: "dot", style: `background:${r.color}` }), EQ.el("strong", {}, r.name), EQ.el("span", { class: "pill", "data-status": r.status }, r.status)), EQ.el("span", { class: "hint" }, this.sentence(r)));
     }));
+    const loading = this.found('[data-when="loading"]');
+    loading.hidden = !this.notes.loading;
+    loading.textContent = this.notes.loading ?? "";
+    this.losses();
     const same = this.get("same") === "1";
     const rows = this.notes.settings.filter((s) => s.differs || same);
     const on = this.runs.filter((r) => !r.off);
@@ -152,6 +156,15 @@ EQ.kinds.compare = class {
   reset() {
     this.zoomed = false;
     this.range.setv({ start: this.range.reset_start, end: this.range.reset_end });
+  }
+  sentence(r) { return this.notes.loading ? r.sentence : `${r.sentence} ${r.tally}`; }
+  losses() {
+    const columns = this.notes.losses, on = this.runs.filter((r) => !r.off);
+    this.found("[data-losses-card]").hidden = !columns.length;
+    const cell = ({ text, gap, title, best }) => EQ.el("td", { class: best ? "differs" : null, title }, text, gap ? EQ.el("span", { class: "hint" }, ` (${gap})`) : null);
+    this.found("[data-losses]").replaceChildren(
+      EQ.el("tr", {}, EQ.el("th"), ...columns.map((c) => EQ.el("th", { scope: "col" }, c.name))),
+      ...on.map((r) => EQ.el("tr", {}, EQ.el("th", { scope: "row" }, EQ.el("span", { class: "dot", style: `background:${r.color}` }), r.name), ...columns.map((c) => cell(c.cells[r.i])))));
   }
   csv() {
     const rows = [["run", "layer", "quantity", "step", "value"]], c = EQ.curves;

@@ -3,6 +3,7 @@
 "use strict";
 const EQ = (() => {
   const sections = new Map(); // key → view, as {redraw, reset}
+  const PATIENCE = 10_000; // milliseconds of loading without another word
   const kinds = {}; // kind → class, filled by the other scripts
 
   const model = (name) => {
@@ -168,8 +169,10 @@ const EQ = (() => {
     wait(wanted);
   }
   // Figures come with the page, numbers of a live one through its socket.
-  function wait(wanted) {
-    if (!EQ.places.loaded || !wanted.every((s) => kinds[s.dataset.kind].needs.every((name) => model(`${s.id}-${name}`)))) return void setTimeout(wait, 15, wanted);
+  function wait(wanted, since = performance.now()) {
+    if (performance.now() - since > PATIENCE) for (const place of document.querySelectorAll("[data-loading]")) place.textContent = "Still loading. If this goes on, the board may be busy or stopped.";
+    if (!EQ.places.loaded || !wanted.every((s) => kinds[s.dataset.kind].needs.every((name) => model(`${s.id}-${name}`)))) return void setTimeout(wait, 15, wanted, since);
+    document.body.dataset.loaded = "1";
     tab(state.get("page", ""), false);
     EQ.places.begin(() => { document.body.dataset.ready = "1"; });
   }

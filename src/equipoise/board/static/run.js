@@ -96,7 +96,7 @@ EQ.kinds.run = class {
     this.notes = JSON.parse(EQ.curves.column(this.source("notes"), "json")[0]);
     this.words();
     const some = (EQ.curves.column(this.source("axis"), "step")?.length ?? 0) + (EQ.curves.column(this.source("logged"), "step")?.length ?? 0) > 0;
-    for (const part of this.all('[data-when="rows"]')) part.hidden = !some;
+    for (const part of this.all('[data-when="rows"]')) part.hidden = !some || (part.dataset.after === "loading" && !!this.notes.loading && !this.notes.findings.length);
     if (!some) return;
     const c = EQ.curves;
     const axis = this.source("axis"), logged = this.source("logged");
@@ -236,6 +236,9 @@ EQ.kinds.run = class {
     const pill = this.found("[data-status]");
     pill.textContent = n.status;
     pill.dataset.status = n.status;
+    const loading = this.found('[data-when="loading"]');
+    loading.hidden = !n.loading;
+    loading.textContent = n.loading ?? "";
     const error = this.found('[data-when="error"]');
     error.hidden = !n.error;
     error.textContent = n.error ?? "";
