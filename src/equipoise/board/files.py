@@ -44,7 +44,8 @@ def report_html(runs: Sequence[str | os.PathLike[str]]) -> str:
 
 def plan_html(plan: Plan) -> str:
     """A plan as a page whose lr and weight decay can be turned."""
-    return page.html(f"{title_of(plan.setting)} · equipoise", [plan_section(grid_sources(plan))])
+    section = plan_section(grid_sources(plan), finetune=bool(plan.setting.finetune))
+    return page.html(f"{title_of(plan.setting)} · equipoise", [section])
 
 
 def write_plan(plan: Plan, path: str | os.PathLike[str] = "plan.html") -> Path:

@@ -17,7 +17,7 @@ from equipoise.board.layers import lines_figure
 from equipoise.board.page import Section
 from equipoise.board.words import number
 from equipoise.planner import Plan, Setting, plan_setting
-from equipoise.planner.show import NAMES
+from equipoise.planner.show import NAMES, percent
 from equipoise.theory import OPTIMIZERS
 
 POINTS = 160
@@ -40,6 +40,9 @@ CURVES = {
 }
 """What is drawn: title, words, and the y axis."""
 
+DISTANCE = ("Distance from the start", "‖w − w₀‖/‖w₀‖ of the largest matrix, by a random walk.", "share of ‖w₀‖")
+"""What a plan of fine-tuning has in place of what is left of the initialisation."""
+
 
 def curves_of(plan: Plan, points: int = POINTS) -> dict[str, np.ndarray]:
     """The curves of a plan at about even distances, and at the first steps."""
@@ -58,12 +61,23 @@ def curves_of(plan: Plan, points: int = POINTS) -> dict[str, np.ndarray]:
     if plan.memory is not None:
         m = plan.memory
         found |= {"share": m.share[picks] * steps, "left": np.cumprod(1 - m.lost)[picks]}
+    if plan.setting.finetune:
+        far = plan.main_travel
+        found["left"] = nothing if far is None or not far.start else far.walk[picks] / far.start
     return found
 
 
 def summary(plan: Plan) -> list[list[str]]:
     """The numbers that two settings are compared by."""
     m, main = plan.memory, plan.main
+    if plan.setting.finetune:
+        far = plan.main_travel
+        rows = [["RMS at the start", number(main.tensor.rms)]]
+        if far is not None and far.start:
+            rows.append(["distance by a random walk", f"{percent(far.expected)} of ‖w₀‖"])
+            rows.append(["if gradients never change", f"{percent(far.farthest)} of ‖w₀‖"])
+            rows.append(["taken by decay", f"{percent(far.taken)} of ‖w₀‖"])
+        return rows
     time = plan.timescale_steps
     rows = [["timescale of memory, steps", number(time) if math.isfinite(time) else "for ever"]]
     if m is not None:
@@ -85,7 +99,8 @@ def title_of(setting: Setting) -> str:
     """A setting in a line."""
     g = setting.groups[setting.main_group]
     rates = f"lr {number(g.lr)}, wd {number(g.weight_decay)}"
-    return f"{NAMES[g.optimizer]}, {rates}, {setting.steps:,} steps, {setting.schedule_words}"
+    kind = ", fine-tuning" if setting.finetune else ""
+    return f"{NAMES[g.optimizer]}, {rates}, {setting.steps:,} steps, {setting.schedule_words}{kind}"
 
 
 def row_of(plan: Plan) -> dict[str, Any]:
@@ -144,6 +159,7 @@ def grid_sources(plan: Plan) -> dict[str, dict[str, Any]]:
         "knobs": {"lr": g.lr, "weight_decay": g.weight_decay},
         "grid": {"lr": lrs, "weight_decay": decays},
         "kept": kept,
+        "finetune": bool(plan.setting.finetune),
         "pinned": None,
     }
     return {"notes": {"json": [as_json(notes)]}, "curves": rows_data(plans, GRID_POINTS)}
@@ -182,16 +198,20 @@ def spec() -> list[dict[str, Any]]:
     return [s | {"start": getattr(start, s["name"])} for s in found]
 
 
-def plan_section(sources: dict[str, dict[str, Any]], key: str = "plan", label: str = "Plan") -> Section:
+def plan_section(
+    sources: dict[str, dict[str, Any]], key: str = "plan", label: str = "Plan", *, finetune: bool = False
+) -> Section:
     """The section of a page.
 
     Args:
         sources: what `live_sources` or `grid_sources` gave.
         key: of the section.
         label: what its tab says.
+        finetune: whether the plan is of fine-tuning.
     """
+    curves = CURVES | ({"left": DISTANCE} if finetune else {})
     control: dict[str, Any] = {"json": [""]}  # what a live page asks for
-    return Section("plan", key, label, {**sources, "control": control}, plan_figures, context={"curves": CURVES})
+    return Section("plan", key, label, {**sources, "control": control}, plan_figures, context={"curves": curves})
 
 
 def plan_figures(key: str) -> dict[str, Any]:

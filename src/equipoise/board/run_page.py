@@ -16,6 +16,9 @@ from equipoise.board.memory_view import memory_data, remembered
 from equipoise.board.page import Section
 from equipoise.board.words import count, duration, number, tally
 from equipoise.monitor.final import LABEL, loss_text
+from equipoise.monitor.quantities import distances
+from equipoise.monitor.recorded import taken_as
+from equipoise.planner.show import percent
 from equipoise.theory import Memory
 
 AGAINST = {"forecast": "the forecast", "layers": "the median layer"}
@@ -125,9 +128,16 @@ def facts(data: RunData, found: Memory | None) -> list[list[str]]:
     rows += loss_facts(data)
     if data.tensors:
         rows.append(["tensors", f"{len(data.tensors):,}, {_matrices(data):,} of them matrices"])
-    if found is not None:
+    tuning = taken_as(data.meta)
+    if tuning is not None:
+        rows.append(["taken as", tuning])
+        rows += _distance(data)
+    if found is not None and tuning is not None:
+        rows.append(["taken by decay", f"{percent(1 - found.init_share)} of the initial weights"])
+    elif found is not None:
         rows.append(["batches remembered", f"{number(found.effective_steps)} of {data.last:,}"])
         rows.append(["initialisation left", f"{100 * found.init_share:.3g} %"])
+    rows += _from_zero(data)
     known = {"optimizer", "lr", "weight_decay"}
     plain = {k: v for k, v in data.meta.items() if k not in known and isinstance(v, str | int | float | bool)}
     return rows + [[str(k), number(v) if isinstance(v, float) else str(v)] for k, v in list(plain.items())[:8]]
@@ -142,6 +152,34 @@ def loss_facts(data: RunData) -> list[list[str]]:
     if data.best is not None:
         rows.append([f"best {data.best.name}", f"{loss_text(data.best.value)} at step {data.best.step:,}"])
     return rows
+
+
+def _distance(data: RunData) -> list[list[str]]:
+    """How far layers are from where they began, as the median of the matrices."""
+    norm, angle = (_last(data, q) for q in ("norm", "angle"))
+    start = np.array([t.info.get("init_norm", np.nan) for t in data.tensors], np.float64)
+    far = distances(norm, angle, start)[[len(t.shape) > 1 for t in data.tensors]]
+    far = far[np.isfinite(far)]
+    if not len(far):
+        return []
+    return [["distance from the start", f"{percent(float(np.median(far)))} of ‖w₀‖, up to {percent(float(far.max()))}"]]
+
+
+def _from_zero(data: RunData) -> list[list[str]]:
+    """To what size the matrices have grown that began at 0."""
+    new = [i for i, t in enumerate(data.tensors) if len(t.shape) > 1 and t.info.get("init_norm") == 0]
+    sizes = _last(data, "norm")[new] / np.sqrt([float(np.prod(data.tensors[i].shape)) for i in new])
+    if not np.isfinite(sizes).any():
+        return []
+    return [["began at 0", f"{count(len(new), 'tensor')}, now of RMS {number(float(np.nanmedian(sizes)))}"]]
+
+
+def _last(data: RunData, quantity: str) -> np.ndarray:
+    """The last measured value of each tensor."""
+    values = data.layers.values.get(quantity)
+    if values is None or not values.shape[1]:
+        return np.full(len(data.tensors), np.nan)
+    return np.asarray(values[:, -1], np.float64)
 
 
 def chosen(data: RunData, most: int = 3) -> list[str]:

@@ -112,7 +112,7 @@ def check_transient(e: Evidence) -> Iterator[Finding]:
     rotation = e.high("rotation")[early]
     found: dict[int, tuple[float, int]] = {}
     for i in e.layers:
-        case = e.case(i) if e.forecasts(i) else None
+        case = e.case(i) if e.forecasts(i) and e.start[i] != 0 else None  # from 0 a step has no angle
         if case is None or not np.isfinite(rotation[:, i]).any():
             continue
         settled = float(case.equilibrium.rotation.max())

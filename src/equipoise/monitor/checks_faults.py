@@ -62,6 +62,8 @@ def check_still(e: Evidence) -> Iterator[Finding]:
         i for i in range(len(e.names)) if enough and seen[late, i].any() and not change[late & seen[:, i], i].any()
     ]
     left_out, frozen = list(kept.get("left_out", [])), list(kept.get("frozen", []))
+    if e.finetune:  # what is frozen is meant to be, and the rest of the model where only adapters train
+        left_out, frozen = [] if e.mostly_untrained else left_out, []
     reasons: list[tuple[list[str], str, str, str]] = [
         (left_out, "warning", "the optimizer does not have it", "add it to the optimizer, or freeze it"),
         (frozen, "info", "requires_grad is False", "nothing, if it is meant; else unfreeze it"),

@@ -93,4 +93,6 @@ def _more(names: list[str]) -> str:
     return f" ({rest} other tensor{'s' if rest > 1 else ''} too)" if rest else ""
 
 
-CHECKS = (check_overshoot, check_decay, check_memory)
+CHECKS = (check_overshoot,)
+FROM_SCRATCH = (check_decay, check_memory)
+"""Checks against what is known of training from scratch."""

@@ -138,6 +138,8 @@ class Comparer:
     def plain(self, tensors: Sequence[str], *, points: int | None = 200) -> list[Comparison]:
         """Many tensors over their plain forecasts alone, at the cost of a few; those without a forecast are left out.
 
+        So are those that began at 0: they grow by what the gradients have in common, which no walk knows.
+
         Args:
             tensors: their names.
             points: about how many points at most.
@@ -145,7 +147,8 @@ class Comparer:
         found: list[Comparison] = []
         known = set(self.run.columns)
         measured = [t for t in tensors if all(Column(q, t) in known for q in QUANTITIES)]
-        tensors = [t for t in measured if self.tensors[t].group < len(self.groups)]
+        grows = {t for t in measured if self.tensors[t].info.get("init_norm") == 0}
+        tensors = [t for t in measured if self.tensors[t].group < len(self.groups) and t not in grows]
         if not tensors:
             return found
         for name, seen in zip(tensors, Measured.read(self.run, tensors, last=self.last, points=points), strict=True):

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from equipoise.monitor import checks_dynamics, checks_faults, checks_settings
+from equipoise.monitor import checks_dynamics, checks_faults, checks_finetune, checks_settings
 from equipoise.monitor.checks_loss import check_loss
 from equipoise.monitor.evidence import Evidence
 from equipoise.monitor.run import Run
 from equipoise.planner.finding import SEVERITIES, Finding
 
-CHECKS = (*checks_faults.CHECKS, *checks_settings.CHECKS, *checks_dynamics.CHECKS)
+FROM_SCRATCH = (*checks_settings.FROM_SCRATCH, *checks_dynamics.CHECKS)
+"""Checks against what is known of training from scratch: decay, equilibrium, balance."""
+
+CHECKS = (*checks_faults.CHECKS, *checks_settings.CHECKS, *FROM_SCRATCH, *checks_finetune.CHECKS)
 """Every check, in the order that findings of one severity are shown in."""
 
 LEAST = 8
@@ -22,10 +25,11 @@ def review(run: Run, ended: bool | None = None) -> list[Finding]:
         run: the run; it may still be written.
         ended: whether it has. Default: what it says itself.
     """
-    found = check_loss(run, run.status != "running" if ended is None else ended)
     evidence = Evidence(run)
+    found = check_loss(run, run.status != "running" if ended is None else ended, evidence.finetune)
     if len(evidence.steps) >= LEAST:
-        found += [f for check in CHECKS for f in check(evidence)]
+        others = FROM_SCRATCH if evidence.finetune else checks_finetune.CHECKS
+        found += [f for check in CHECKS if check not in others for f in check(evidence)]
     return sorted(found, key=lambda f: SEVERITIES.index(f.severity))
 
 

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from equipoise.monitor.attribute import QUANTITIES, Case, Measured
 from equipoise.monitor.compare import Comparer
 from equipoise.monitor.layout import Column
+from equipoise.monitor.recorded import START, taken_as
 from equipoise.monitor.run import Run
 
 Array = NDArray[np.float64]
@@ -24,7 +25,7 @@ SETTLED = 1.5
 LATE = 0.75
 """The state of a run is that of the steps after this share of it."""
 
-WANTED = (*QUANTITIES, "change")
+WANTED = (*QUANTITIES, "change", "angle")
 SHARES = (0.1, 0.5, 0.9)
 
 
@@ -49,6 +50,8 @@ class Evidence:
         self.matrices = np.flatnonzero(self.rotates).tolist()
         self.layers: list[int] = np.flatnonzero(self.dense).tolist()
         self.group = np.array([t.group for t in self.tensors], dtype=int)
+        self.start = np.array([t.info.get("init_norm", np.nan) for t in self.tensors], dtype=float)
+        """Norms that tensors began with; 0 for those that began at 0, NaN where it is not known."""
         columns = [Column(q, n) for q in WANTED for n in self.names]
         columns += [Column(q, n, quantile=s) for q in ("rotation", "grad_norm") for s in SHARES for n in self.names]
         columns = [c for c in columns if c in known]
@@ -145,6 +148,19 @@ class Evidence:
     def case(self, i: int) -> Case | None:
         """The forecast of tensor i; None where too little was measured of it."""
         return self._cases.get(i)
+
+    @property
+    def finetune(self) -> bool:
+        """Whether the run goes on from weights that were trained before."""
+        return taken_as(self.run.meta) is not None
+
+    @property
+    def mostly_untrained(self) -> bool:
+        """Whether most parameters of the model do not train: what does is an adapter, or a new head."""
+        kept = self.meta(START)
+        frozen = kept.get("frozen") if isinstance(kept, dict) else 0
+        sizes = sum(int(np.prod(t.shape, dtype=np.int64)) for t in self.tensors)
+        return isinstance(frozen, int) and frozen > sizes
 
     def meta(self, key: str) -> Any:
         """A word of the run's metadata; None where there is none."""

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from equipoise.monitor.final import Best, Final
 from equipoise.monitor.layout import LOG, Column
+from equipoise.monitor.recorded import taken_as
 from equipoise.monitor.run import Run
 from equipoise.monitor.tables import from_log
 from equipoise.monitor.worst import deviation
@@ -74,6 +75,7 @@ class Glance:
         names: of all tensors.
         hidden: how many of the layers were left out.
         others: how many tensors were not asked for.
+        taken_as: what the run is taken as, where it is fine-tuning.
     """
 
     path: str
@@ -90,6 +92,7 @@ class Glance:
     names: Sequence[str] = ()
     hidden: int = 0
     others: int = 0
+    taken_as: str | None = None
 
 
 class Look:
@@ -132,6 +135,7 @@ class Look:
         return Glance(
             str(run.path), run.status, step, self._measured, age, numbers, {n: v for n, (_, v) in self._logged.items()},
             run.final, run.best, run.findings, shown, list(run.tensors), len(layers) - len(shown), others,
+            taken_as(run.meta),
         )  # fmt: skip
 
     def _read(self) -> None:

@@ -98,6 +98,7 @@ def formulas(s: dict[str, Array], h: Hyper, *, only: Sequence[str] | None = None
     if h.cautious.any():
         cw, cd = np.where(h.cautious, s["cw"], cw), np.where(h.cautious, s["cd"], cd)
     norm, change = np.sqrt(s["ww"]), np.sqrt(s["dd"])
+    norm = np.where(norm > 0, norm, np.nan)  # a tensor at 0 has no direction, and no relative size
     along = s["dw"] / norm
     uu = np.maximum(s["dd"] + 2 * d * cd + d * d * cw, 0.0)  # ‖Δ + d·ŵ‖²
     wu = s["dw"] + d * cw  # ⟨w,U⟩
@@ -119,7 +120,7 @@ def formulas(s: dict[str, Array], h: Hyper, *, only: Sequence[str] | None = None
         "decay": d * np.sqrt(cw),
         "change": change,
         "relative_update": out["update"] / norm,
-        "effective_lr": h.lr / np.where(h.sgd_like, s["ww"], norm),
+        "effective_lr": h.lr / np.where(h.sgd_like, norm * norm, norm),
         "grad_momentum_cos": s["gm"] / (out["grad_norm"] * np.sqrt(s["mm"])),
         "momentum_norm": np.sqrt(s["mm"]),
         "radial_decay": radial,
@@ -136,6 +137,19 @@ def angle_from(start: Array, change: Array, dot: Array) -> Array:
     norm = np.sqrt(start)
     along = dot / norm
     return np.arctan2(np.sqrt(np.maximum(change - along * along, 0.0)), norm + along)
+
+
+def distances(norm: Array, angle: Array, start: Array) -> Array:
+    """‖w − w₀‖/‖w₀‖ of tensors; NaN where something is not known, or the tensor began at 0.
+
+    Args:
+        norm: ‖w‖.
+        angle: to w₀, of sampled neurons.
+        start: ‖w₀‖.
+    """
+    with np.errstate(all="ignore"):
+        grown = np.asarray(norm, np.float64) / np.where(start > 0, start, np.nan)
+        return np.sqrt((grown - 1) ** 2 + 4 * grown * np.sin(np.asarray(angle, np.float64) / 2) ** 2)
 
 
 def variation(values: Array) -> float:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
@@ -21,6 +21,9 @@ META = "setting"
 
 UNTRAINED = "untrained"
 """The key of the parameters that no step changes: "frozen" ones, and those "left_out" of the optimizer."""
+
+START = "start"
+"""The key of what the run began with: whether it is fine-tuning, why, and how many parameters do not train."""
 
 MOST_NAMES = 200
 """Of so many untrained parameters the names are kept."""
@@ -97,6 +100,18 @@ def untrained(names: dict[int, str], model: Any, groups: list[dict[str, Any]]) -
         if kind and (p.is_floating_point() or p.is_complex()) and len(found[kind]) < MOST_NAMES:
             found[kind].append(names[id(p)])
     return found
+
+
+def taken_as(meta: Mapping[str, Any]) -> str | None:
+    """What a run is taken as, in a line, where it is fine-tuning; None where it trains from scratch.
+
+    Args:
+        meta: the metadata of the run.
+    """
+    kept = meta.get(START)
+    if not isinstance(kept, dict) or kept.get("finetune") is not True:
+        return None
+    return str(kept.get("said", "fine-tuning"))
 
 
 def recorded(run: Run) -> list[Recorded]:

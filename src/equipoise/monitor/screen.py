@@ -125,7 +125,10 @@ def _numbers(glance: Glance) -> RenderableType:
     if "lr/0" in n:
         grid.add_row("settings", " · ".join(hyper))
         left = _range(n, "init_share", "{:.3g}")
-        grid.add_row("memory", f"{_range(n, 'memory', '{:,.0f}')} steps · initialisation left {left}")
+        what = "initialisation" if glance.taken_as is None else "initial weights"
+        grid.add_row("memory", f"{_range(n, 'memory', '{:,.0f}')} steps · {what} left {left}")
+    if glance.taken_as is not None:
+        grid.add_row("taken as", glance.taken_as)
     return grid
 
 

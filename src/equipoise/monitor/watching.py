@@ -23,6 +23,7 @@ from equipoise.monitor.logged import Logged, whole
 from equipoise.monitor.measuring import Measuring, TogetherError
 from equipoise.monitor.owners import Owners, cheap, groups_in, has_closure
 from equipoise.monitor.ranks import rank_of, same_everywhere
+from equipoise.monitor.recorded import START
 from equipoise.monitor.resume import earlier
 from equipoise.monitor.reviewing import Reviewing
 from equipoise.monitor.schema import checked_path
@@ -30,6 +31,8 @@ from equipoise.monitor.sinks import Sink
 from equipoise.monitor.tensors import Watched
 from equipoise.monitor.writer import RunWriter
 from equipoise.planner.finding import Finding
+from equipoise.planner.live import judge_optimizers
+from equipoise.planner.setting import told
 from equipoise.theory import _check
 
 
@@ -44,6 +47,7 @@ def watch(
     neurons: int = 2,
     spectra: int | None = None,
     resume: bool | int = False,
+    finetune: bool | None = None,
     meta: Mapping[str, Any] | None = None,
     sinks: Sequence[Sink | str] = (),
     diagnose: bool = True,
@@ -67,6 +71,8 @@ def watch(
         spectra: measure singular values at each k-th measured step; 0 never. Default: tensors in turn, as many as
             `overhead` pays for.
         resume: go on with a run that is there: True from its last step, a number from that step.
+        finetune: whether the weights were trained before: findings then speak of how far they are from where they
+            began, and not of equilibrium. Default: told by the weights, as `eq.plan` does, and noted in the run.
         meta: what to remember about the run, anything that JSON can hold.
         sinks: where to send a summary as well: "tensorboard", "wandb", "mlflow", "trackio", "logging", or objects as
             in `equipoise.monitor.sinks`.
@@ -92,7 +98,20 @@ def watch(
     3
     """
     return Watch(
-        model, optimizer, path, every, overhead, steps, neurons, spectra, resume, meta, sinks, diagnose, strict
+        model,
+        optimizer,
+        path,
+        every,
+        overhead,
+        steps,
+        neurons,
+        spectra,
+        resume,
+        finetune,
+        meta,
+        sinks,
+        diagnose,
+        strict,
     )
 
 
@@ -102,13 +121,15 @@ class Watch:
     def __init__(
         self, model: torch.nn.Module | None, optimizer: Any, path: str | os.PathLike[str], every: int | None,
         overhead: float, steps: int | None, neurons: int, spectra: int | None, resume: bool | int,
-        meta: Mapping[str, Any] | None, sinks: Sequence[Sink | str], diagnose: bool, strict: bool,
+        finetune: bool | None, meta: Mapping[str, Any] | None, sinks: Sequence[Sink | str], diagnose: bool,
+        strict: bool,
     ) -> None:  # fmt: skip
         if model is not None and not isinstance(model, torch.nn.Module):
             raise ValueError(f"model = {model!r}: must be a torch.nn.Module, or None")
         place = checked_path(path)
         if not isinstance(resume, bool):
             resume = _check.whole("resume", resume)
+        told(finetune)
         sinks = sending.checked(sinks)
         owners = self._owners = Owners(optimizer)
         rank, _ = rank_of()
@@ -133,6 +154,8 @@ class Watch:
                 quantities=described, resume=resume, strict=strict,
             )  # fmt: skip
         self._faults.tell(self._writer, self._sending)
+        if self.step == 0 or finetune is not None:  # else the run goes on as what it was taken for
+            self._try(self._judge, model, finetune)
         self._sending.open(self._writer)
         self._logged = Logged(self._writer, self.step + 1 if self.step else 0)
         self._knots = Knots(self._writer)
@@ -266,6 +289,13 @@ class Watch:
             self._count(start)
             if self._owners.complete:
                 self._send()
+
+    def _judge(self, model: torch.nn.Module | None, finetune: bool | None) -> None:
+        """Note whether the run is fine-tuning, before the first step."""
+        if self._writer is not None:
+            verdict = judge_optimizers(model, self._owners.each, finetune)
+            said = {"said": verdict.said} if verdict.finetune else {}
+            self._writer.meta(START, {"finetune": verdict.finetune, "frozen": verdict.frozen} | said)
 
     @property
     def _idle(self) -> bool:

@@ -1,9 +1,9 @@
 """Does a run train from scratch, or go on from weights that were trained before? Told by the live weights.
 
-Fine-tuning is taken for granted where most parameters are frozen (adapters, probes), or where what trains does not look
-like an initialisation. All usual initialisations draw the entries of a matrix independently and alike, or make its rows
-or columns orthogonal. The norms and means of rows and columns then spread by known amounts or less, whatever the
-distribution and its scale:
+Fine-tuning is taken for granted where most parameters are frozen and not fresh themselves (adapters, probes), or where
+what trains does not look like an initialisation. All usual initialisations draw the entries of a matrix independently
+and alike, or make its rows or columns orthogonal. The norms and means of rows and columns then spread by known amounts
+or less, whatever the distribution and its scale:
 
     Var(‖row‖²/n) = (κ − 1)σ⁴/n        Var(mean of a row) = σ²/n        n entries, κ = E x⁴/σ⁴
 
@@ -24,13 +24,15 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
+from equipoise.planner.setting import told
+
 BEYOND = 6.0
 """Standard errors beyond which a spread is not that of an initialisation; of 1627 fresh ones the largest had 3.8."""
 
 LEAST = 8
 """Rows and columns that a matrix must have to be told."""
 
-MOST = 1024
+MOST = 512
 """Rows and columns of a matrix that are looked at, evenly spaced."""
 
 MATRICES = 64
@@ -38,6 +40,10 @@ MATRICES = 64
 
 BATCHES = 100
 """Batches that BatchNorm must have counted; a few are usual before training, to try a model out."""
+
+MANY = 9
+"""With so many frozen parameters for each that trains it is fine-tuning, whatever they look like. Fewer, if still most,
+must look trained: somebody may have frozen a layer of a fresh network."""
 
 ADAPTERS = re.compile(r"(^|[._])(lora|dora|loha|lokr|vera|adapters?|ia3|prompt_encoder|prefix)($|[._])", re.IGNORECASE)
 """Parts of the names of parameters that are added to a pretrained model."""
@@ -62,8 +68,8 @@ class Verdict:
 
     @property
     def said(self) -> str:
-        """In a line."""
-        return f"fine-tuning: {self.why}; finetune=False says otherwise" if self.why else "fine-tuning, as was said"
+        """In a line, where it is fine-tuning."""
+        return f"fine-tuning: {self.why}; finetune=False says otherwise" if self.why else "fine-tuning: finetune=True"
 
 
 def judge(
@@ -77,9 +83,6 @@ def judge(
         finetune: what the user says; None asks the weights.
         stepped: whether the optimizer has taken steps, which then have shaped the weights.
 
-    Raises:
-        ValueError: `finetune` is neither a bool nor None.
-
     >>> model = nn.Sequential(nn.Linear(64, 64), nn.Linear(64, 4))
     >>> judge(model, model.parameters()).finetune
     False
@@ -87,8 +90,7 @@ def judge(
     >>> judge(model, model.parameters()).why
     '94 % of the parameters are frozen'
     """
-    if not isinstance(finetune, bool | None):
-        raise ValueError(f"finetune = {finetune!r}: must be True, False, or None to tell by the weights")
+    told(finetune)
     trains = {id(p): p for p in trained if p.requires_grad}
     size = sum(_numel(p) for p in trains.values())
     named = [] if model is None else list(model.named_parameters())
@@ -96,9 +98,9 @@ def judge(
     if finetune is not None:
         return Verdict(finetune, frozen=frozen)
     left_out = sum(_numel(p) for _, p in named if p.requires_grad and id(p) not in trains)
-    if frozen > size:
-        return Verdict(True, f"{_percent(frozen, frozen + size)} of the parameters are frozen", frozen)
     with torch.no_grad():
+        if frozen > size and (frozen >= MANY * size or _base(model, [p for _, p in named if not p.requires_grad])):
+            return Verdict(True, f"{_percent(frozen, frozen + size)} of the parameters are frozen", frozen)
         if frozen + left_out > size and _adapters([(n, p) for n, p in named if id(p) in trains]):
             share = _percent(frozen + left_out, frozen + left_out + size)
             return Verdict(True, f"only adapters train, {share} of the parameters do not", frozen + left_out)
@@ -127,6 +129,11 @@ def _adapters(named: Sequence[tuple[str, Tensor]]) -> bool:
             found |= {i, j}
     inside = sum(_numel(named[i][1]) for i in found)
     return 2 * inside > sum(_numel(p) for _, p in named)
+
+
+def _base(model: nn.Module | None, frozen: Sequence[Tensor]) -> bool:
+    """Whether frozen parameters are those of a pretrained model: some are quantised, or look trained."""
+    return any(not p.is_floating_point() for p in frozen) or bool(_trained_before(model, frozen))
 
 
 def _trained_before(model: nn.Module | None, params: Sequence[Tensor]) -> str:

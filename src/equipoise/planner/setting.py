@@ -220,8 +220,7 @@ class Setting:
         for name in ("batch_size", "dataset_size", "tokens_per_sample", "parameters"):
             if getattr(self, name) is not None:
                 _check.whole(name, getattr(self, name), low=1)
-        if not isinstance(self.finetune, bool | None):
-            raise ValueError(f"finetune = {self.finetune!r}: must be true or false, or left out")
+        told(self.finetune)
         if self.frozen is not None:
             _check.whole("frozen", self.frozen)
         if not self.groups:
@@ -367,6 +366,17 @@ class Setting:
         if self.batch_size is None or self.dataset_size is None:
             return None
         return self.dataset_size / self.batch_size
+
+
+def told(finetune: Any) -> bool | None:
+    """Check what a user says about fine-tuning.
+
+    Raises:
+        ValueError: it is not a bool or None.
+    """
+    if not isinstance(finetune, bool | None):
+        raise ValueError(f"finetune = {finetune!r}: must be true or false, or left out to be told by the weights")
+    return finetune
 
 
 def _absolute(

@@ -170,7 +170,7 @@ EQ.kinds.plan = class {
     this.range.setv({ start: this.range.reset_start, end: this.range.reset_end });
   }
   csv() {
-    const rows = [["setting", "step", "lr", "effective_lr", "rms", "rotation", "batch_share", "init_left"]], source = this.source("curves");
+    const rows = [["setting", "step", "lr", "effective_lr", "rms", "rotation", "batch_share", this.notes.finetune ? "distance" : "init_left"]], source = this.source("curves");
     const shown = this.live ? this.notes.rows.map((_, r) => r) : [this.row(this.knobs), ...(this.pinned ? [this.row(this.pinned)] : [])];
     for (const r of shown) {
       const columns = ["step", "lr", "effective", "rms", "rotation", "share", "left"].map((q) => EQ.curves.line(source, q, r));
