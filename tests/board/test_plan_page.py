@@ -158,3 +158,16 @@ def test_a_live_page_has_the_setting_and_the_pinned_one() -> None:
 def test_every_optimizer_has_a_page(optimizer: str) -> None:
     found = live_sources(Knobs(optimizer=optimizer, steps=200, warmup=10, width=32))
     assert np.isfinite(found["curves"]["lr"]).all()
+
+
+def test_fine_tuning_is_shown_by_its_distance() -> None:
+    plan = eq.plan(optimizer="adamw", lr=2e-5, weight_decay=0.01, steps=600, finetune=True)
+    rows = dict(summary(plan))
+    assert set(rows) == {"RMS at the start", "distance by a random walk", "if gradients never change", "taken by decay"}
+    far = plan.main_travel
+    assert far is not None
+    assert curves_of(plan)["left"][-1] == pytest.approx(far.expected)
+    page = eq.board.files.plan_html(plan)
+    assert "Distance from the start" in page
+    assert "What is left of the initialisation" not in page
+    assert "--finetune" in page

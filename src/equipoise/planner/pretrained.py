@@ -125,7 +125,7 @@ def _adapters(named: Sequence[tuple[str, Tensor]]) -> bool:
         a, b = named[i][1], named[j][1]
         rank = min(*a.shape, *b.shape)
         low = rank in a.shape and rank in b.shape and 2 * rank <= min(max(a.shape), max(b.shape))
-        if low and bool(a.any()) != bool(b.any()):
+        if low and bool(_here(a).any()) != bool(_here(b).any()):
             found |= {i, j}
     inside = sum(_numel(named[i][1]) for i in found)
     return 2 * inside > sum(_numel(p) for _, p in named)
@@ -167,6 +167,7 @@ def _vector(p: Any) -> Tensor:
 
 
 def _here(p: Any) -> Tensor:
+    """The part of a tensor on this process: the others may not be asking."""
     return p.detach().to_local() if hasattr(p, "to_local") else p.detach()
 
 
