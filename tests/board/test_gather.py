@@ -12,7 +12,6 @@ import torch
 import equipoise as eq
 from equipoise.board.gather import gather
 from equipoise.board.geometry_page import triangles
-from equipoise.board.memory_view import remembered
 from equipoise.monitor import Run
 from equipoise.monitor.attribute import Predicted
 from equipoise.theory import memory
@@ -85,7 +84,7 @@ def test_many_layers_get_fewer_points_each(tmp_path: Path) -> None:
 def test_memory_is_that_of_the_steps_taken(tmp_path: Path) -> None:
     made.made(tmp_path, ["a"], rows=300)
     with Run.open(tmp_path) as run:
-        found = remembered(gather(run))
+        found = gather(run).remembered
     assert found is not None
     kept = np.exp(-1e-4) * np.ones(300)
     expected = memory(lr=np.full(300, 1e-3), weight_decay=0.1, kept=kept)

@@ -92,7 +92,7 @@ def test_names_tell_runs_apart() -> None:
 def test_a_page_says_how_the_run_is(tmp_path: Path, make, status: str, says: str) -> None:
     make(tmp_path)
     with Run.open(tmp_path) as run:
-        said = notes(gather(run), None)
+        said = notes(gather(run))
     assert said["status"] == status
     assert said["sentence"].startswith(says)
 
@@ -100,9 +100,9 @@ def test_a_page_says_how_the_run_is(tmp_path: Path, make, status: str, says: str
 def test_a_run_on_its_way_says_so(tmp_path: Path) -> None:
     growing = made.Growing(tmp_path, ["a"])
     with Run.open(tmp_path) as run:
-        assert "no step has been measured yet" in notes(gather(run), None)["sentence"]
+        assert "no step has been measured yet" in notes(gather(run))["sentence"]
         growing.grow(5)
-        said = notes(gather(run), None)
+        said = notes(gather(run))
     growing.close()
     assert said["status"] == "running"
     assert said["sentence"].startswith("Running: step 5 after")

@@ -94,7 +94,7 @@ def test_layers_sort_and_top(tmp_path: Path) -> None:
 def test_what_is_predicted_decides_who_is_worst(tmp_path: Path) -> None:
     with Run.open(made(tmp_path / "a", 1)) as run:
         plain = Look(run).now()
-        now = Look(run, predict=lambda names: {"a.weight": 0.001, "b.attn.weight": 0.4}).now()
+        now = Look(run, predict=lambda names: {"a.weight": 100.0, "b.attn.weight": 1.0}).now()
     assert [layer.name for layer in now.layers][:2] == ["a.weight", "d.weight"]
     assert now.layers[0].predicted == pytest.approx(100)
     assert now.layers[1].predicted is None
@@ -108,7 +108,16 @@ def test_it_is_readable_at_every_width(tmp_path: Path) -> None:
     wide = text(render(now))
     for word in ("finished", "step 4", "loss 0.25", "2 ms a step", "watching 1.0%", "layers 0.25", "lr 0.1 to 0.3"):
         assert word in wide, word
-    for word in ("λ_e", "C_err", "÷ median", "▃▅▆█", "1 other tensors", "update-lost", "→ advice", "50 steps"):
+    for word in (
+        "λ_e",
+        "C_err",
+        "÷ median",
+        "▃▅▆█",
+        "1 other tensors",
+        "update-lost",
+        "→ advice",
+        "4 of 4 steps · initialisation left",
+    ):
         assert word in wide, word
     for width in (120, 80, 60):
         lines = text(render(now, width=width), width).splitlines()
@@ -147,9 +156,9 @@ def test_what_is_measured_less_often_than_logged_says_so(tmp_path: Path) -> None
             writer.append(step, [0.5, 0.5], kind="log")
     with Run.open(tmp_path) as run:
         now = Look(run).now()
-    assert (now.step, now.measured) == (19_999, 1)
+    assert (now.step, now.coverage.measured, now.coverage.last) == (19_999, 1, 1)
     assert now.layers[0].values["rotation"] == pytest.approx(0.01)
-    assert "layers measured at step 1" in text(render(now), 300)
+    assert "1 of 19,999 steps measured, to step 1" in text(render(now), 300)
 
 
 def test_a_run_without_rows(tmp_path: Path) -> None:

@@ -13,10 +13,8 @@ from equipoise.board.findings_view import as_json
 from equipoise.board.gather import OF_GROUPS, OF_LAYERS, RunData
 from equipoise.board.heatmap import heatmap
 from equipoise.board.layers import LABEL, lines_figure
-from equipoise.board.memory_view import remembered
 from equipoise.board.page import Section
-from equipoise.board.run_page import AGAINST, facts, loss_facts, run_sources, sentence
-from equipoise.board.words import tally
+from equipoise.board.run_page import AGAINST, facts, loss_facts, run_sources, said, sentence
 from equipoise.monitor.final import LABEL as LAST_SHARE
 from equipoise.monitor.final import loss_text
 from equipoise.monitor.short_names import short_names
@@ -24,7 +22,7 @@ from equipoise.monitor.short_names import short_names
 MOST = 12
 """Runs on one page."""
 
-CARRIED = ("layers", "axis", "logged")
+CARRIED = ("layers", "axis", "schedule", "logged")
 
 
 def compare_section(runs: Sequence[RunData], key: str = "compare", *, beside: Sequence[str] = ()) -> Section:
@@ -76,7 +74,12 @@ def notes(runs: Sequence[RunData]) -> dict[str, Any]:
     """All that the page says in words."""
     return {
         "runs": [
-            {"name": r.name, "status": r.status, "sentence": sentence(r), "tally": tally(r.findings) if r.last else ""}
+            {
+                "name": r.name,
+                "status": r.status,
+                "sentence": sentence(r),
+                "tally": said(r) if r.last else "",
+            }
             for r in runs
         ],
         "losses": losses(runs),
@@ -122,7 +125,7 @@ def _loss(end: tuple[str, float, str] | None, least: float) -> dict[str, Any]:
 
 def settings(runs: Sequence[RunData]) -> list[dict[str, Any]]:
     """Settings of every run and what followed from them, losses apart, and which of them differ."""
-    tables = [dict(fact for fact in facts(r, remembered(r)) if fact not in loss_facts(r)) for r in runs]
+    tables = [dict(fact for fact in facts(r) if fact not in loss_facts(r)) for r in runs]
     for table, run in zip(tables, runs, strict=True):
         table["findings"] = ", ".join(dict.fromkeys(f.code for f in run.findings)) or "none"
     rows = []

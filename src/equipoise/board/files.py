@@ -14,8 +14,7 @@ from equipoise.board.gather import NUMBERS, gather
 from equipoise.board.geometry_page import MOST_STEPS, geometry_section, triangles
 from equipoise.board.page import Section
 from equipoise.board.plan_page import grid_sources, plan_section, title_of
-from equipoise.board.run_page import run_section, sentence
-from equipoise.board.words import tally
+from equipoise.board.run_page import run_section, said, sentence
 from equipoise.monitor.run import Run
 from equipoise.planner import Plan
 
@@ -100,7 +99,7 @@ def _say(thing: Plan | Run) -> None:
         console.print(thing)
         return
     data = gather(thing)
-    console.print(f"[bold]{escape(data.name)}[/bold]  {escape(sentence(data))} {tally(data.findings)}")
+    console.print(f"[bold]{escape(data.name)}[/bold]  {escape(sentence(data))} {said(data)}")
     for f in data.findings:
         console.print(
             f"  {f.severity}: {escape(f.code)}, {escape(f.where)}: {escape(f.evidence)}\n    → {escape(f.advice)}"

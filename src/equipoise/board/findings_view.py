@@ -35,10 +35,10 @@ def evidence(finding: Finding, data: RunData) -> dict[str, Any] | None:
     if tensor is None:
         start = finding.code.partition("-")[0]
         quantity = BY_CODE.get(start)
-        values = data.whole.get(f"{quantity}/0") if quantity else None
+        values = data.schedule.values.get(f"{quantity}/0") if quantity else None
         if values is None or quantity is None:
             return None
-        return _curve(quantity.replace("_", " "), data.layers.step, values)
+        return _curve(quantity.replace("_", " "), data.schedule.step, values)
     quantity = next((q for q in OF_LAYERS if q in finding.code.replace("-", "_")), "rotation")
     values = data.layers.values.get(quantity)
     if values is None:

@@ -15,9 +15,11 @@ from equipoise.board.words import worst_first
 from equipoise.monitor.final import Best, Final
 from equipoise.monitor.layout import LOG, Column, TensorInfo
 from equipoise.monitor.run import Run
+from equipoise.monitor.schedule_points import Remembered
 from equipoise.monitor.short_names import natural
-from equipoise.monitor.tables import Table
+from equipoise.monitor.tables import Coverage, Table
 from equipoise.planner.finding import Finding
+from equipoise.theory import Memory
 
 Array = NDArray[Any]
 
@@ -52,6 +54,9 @@ OF_GROUPS = {
 }
 """What is shown of every parameter group."""
 
+EVEN = 200
+"""Points of a schedule at even distances, beside the ends of its straight lines."""
+
 BAND = (0.1, 0.9)
 """Quantiles over neurons between which a band is drawn."""
 
@@ -72,7 +77,6 @@ class Curves:
         values: for each quantity one number a step, or one line of them for each tensor.
         low: smallest values, where several steps were put together.
         high: largest values.
-        end: the last step of all.
     """
 
     step: Array
@@ -80,7 +84,6 @@ class Curves:
     values: dict[str, Array] = field(default_factory=dict)
     low: dict[str, Array] = field(default_factory=dict)
     high: dict[str, Array] = field(default_factory=dict)
-    end: int = 0
 
     def __len__(self) -> int:
         return len(self.step)
@@ -96,13 +99,16 @@ class RunData:
         meta: what its writer said.
         tensors: those that are shown, matrices first.
         findings: the worst first.
+        reviewed: whether its numbers were looked at for findings.
         layers: of every tensor, one line each.
-        whole: of the whole run, at the same steps.
+        schedule: what `OF_GROUPS` says of each group, as "lr/0", from every step that was taken.
+        peaks: the largest lr and weight decay of each group, by name as there.
+        remembered: what the main group's steps have left in the weights.
         logged: what the loop logged.
         spectra: of every tensor, seldom.
         final: how the training loss ended so far.
         best: the best validation loss so far.
-        last: the last step of all.
+        coverage: how many steps were taken and measured.
         seconds: time from its beginning to the last row.
         since: when it began, in seconds since 1970.
     """
@@ -112,15 +118,23 @@ class RunData:
     meta: dict[str, Any]
     tensors: list[TensorInfo]
     findings: list[Finding]
+    reviewed: bool
     layers: Curves
-    whole: dict[str, Array]
+    schedule: Curves
+    peaks: dict[str, float]
+    remembered: Memory | None
     logged: Curves
     spectra: Curves
     final: Final | None
     best: Best | None
-    last: int
+    coverage: Coverage
     seconds: float
     since: float
+
+    @property
+    def last(self) -> int:
+        """The last step that was taken."""
+        return self.coverage.taken
 
     @property
     def ratio(self) -> Array:
@@ -166,24 +180,28 @@ def gather(run: Run, name: str | None = None, *, numbers: int = NUMBERS, quick: 
     shown = sum(any(Column(q, t.name) in columns for t in tensors) for q in OF_LAYERS) + 6
     points = int(np.clip(numbers / (max(1, len(tensors)) * shown), 60, 400))
     start = run.started
-    layers, whole = _main(run, columns, tensors, points, start, forecast=not quick)
+    layers = _main(run, columns, tensors, points, start, forecast=not quick)
     final = run.final
     logged = _logged(run, final, start)
-    last = max(layers.end, logged.end)
     seconds = max((float(c.time[-1]) for c in (layers, logged) if len(c)), default=0.0)
+    memory = Remembered(run)
+    schedule, peaks = _schedule(memory, layers, logged)
     return RunData(
         name=name or run.path.resolve().name,
         status=status,
         meta=run.meta,
         tensors=tensors,
         findings=worst_first(run.findings if quick else run.diagnose()),
+        reviewed=not quick,
         layers=layers,
-        whole=whole,
+        schedule=schedule,
+        peaks=peaks,
+        remembered=memory.of(main_group(tensors)),
         logged=logged,
         spectra=_spectra(run, columns, tensors, start),
         final=final,
         best=run.best,
-        last=last,
+        coverage=run.coverage,
         seconds=seconds,
         since=start,
     )
@@ -191,7 +209,7 @@ def gather(run: Run, name: str | None = None, *, numbers: int = NUMBERS, quick: 
 
 def _main(
     run: Run, columns: set[Column], tensors: Sequence[TensorInfo], points: int, start: float, *, forecast: bool
-) -> tuple[Curves, dict[str, Array]]:
+) -> Curves:
     wanted: dict[tuple[str, int], Column] = {}
     for i, t in enumerate(tensors):
         for q in OF_LAYERS:
@@ -200,11 +218,9 @@ def _main(
             for side, share in zip(("low", "high"), BAND, strict=True):
                 wanted[f"{q}_{side}", i] = Column(q, t.name, quantile=share)
     found = {key: c for key, c in wanted.items() if c in columns}
-    groups = [c for c in columns if c.tensor is None and c.quantity.partition("/")[0] in OF_GROUPS]
-    everything = [*found.values(), *sorted(groups, key=str)]
-    if not everything or "main" not in run.kinds:
-        return Curves(np.empty(0), np.empty(0)), {}
-    table = run.table(everything, kind="main", points=points, fine=_fine(points, len(everything)))
+    if not found or "main" not in run.kinds:
+        return Curves(np.empty(0), np.empty(0))
+    table = run.table(list(found.values()), kind="main", points=points, fine=_fine(points, len(found)))
     at = {c: i for i, c in enumerate(table.columns)}
     values: dict[str, Array] = {}
     for q in dict.fromkeys(q for q, _ in found):
@@ -217,15 +233,14 @@ def _main(
         if np.isfinite(matrix).any():
             values[q] = matrix
     if forecast:
-        _add_forecast(run, tensors, table.steps.astype(np.float64), values)
-    whole = {c.quantity: table.values[:, at[c]] for c in groups}
-    return Curves(table.steps, table.times - start, values, end=_end(table)), whole
+        _add_forecast(run, tensors, table, values)
+    return Curves(table.steps, table.times - start, values)
 
 
-def _add_forecast(run: Run, tensors: Sequence[TensorInfo], steps: Array, values: dict[str, Array]) -> None:
-    found = predicted(run, [t.name for t in tensors if len(t.shape) > 1], steps)
+def _add_forecast(run: Run, tensors: Sequence[TensorInfo], table: Table, values: dict[str, Array]) -> None:
+    found = predicted(run, [t.name for t in tensors if len(t.shape) > 1], table)
     for q in ("norm", "rotation") if found else ():
-        matrix = np.full((len(tensors), len(steps)), np.nan, np.float32)
+        matrix = np.full((len(tensors), len(table)), np.nan, np.float32)
         for i, t in enumerate(tensors):
             if t.name in found:
                 matrix[i] = getattr(found[t.name], q)
@@ -244,7 +259,50 @@ def _logged(run: Run, final: Final | None, start: float, points: int = 800) -> C
     names = [c.quantity for c in table.columns]
     order = sorted(range(len(names)), key=lambda i: (names[i] != first, i))[:12]
     parts = ({names[i]: part[:, i] for i in order} for part in (table.values, table.low, table.high))
-    return Curves(table.steps, table.times - start, *parts, end=_end(table))
+    return Curves(table.steps, table.times - start, *parts)
+
+
+def _schedule(memory: Remembered, *clocks: Curves) -> tuple[Curves, dict[str, float]]:
+    """Settings and memory of each group over all steps, drawn at the ends of their straight lines and in between."""
+    schedules = memory.schedules
+    names = [(name, g) for name in ("lr", "weight_decay") for g in schedules.groups]
+    points = {(name, g): schedules.knots(name, g) for name, g in names}
+    points = {key: (steps, values) for key, (steps, values) in points.items() if len(steps)}
+    if not points:
+        return Curves(np.empty(0), np.empty(0)), {}
+    first, last = schedules.start + 1, schedules.last
+    even = np.linspace(first, last, min(EVEN, last - first + 1)).round().astype(np.int64)
+    at = np.unique(np.concatenate([even, *(_corners(*part) for part in points.values())]))
+    at = at[(at >= first) & (at <= last)]
+    values: dict[str, Array] = {}
+    for name, g in points:
+        dense = schedules.lr(g) if name == "lr" else schedules.weight_decay(g)
+        values[f"{name}/{g}"] = dense[at - 1]
+    for g in schedules.groups:
+        effective, left = memory.so_far(g)
+        values |= {f"init_share/{g}": left[at - first], f"memory/{g}": effective[at - first]}
+    known = [c for c in clocks if len(c)]
+    steps, times = (np.concatenate([getattr(c, part) for c in known] or [np.zeros(1)]) for part in ("step", "time"))
+    order = np.argsort(steps, kind="stable")
+    peaks = {f"{name}/{g}": float(v.max()) for (name, g), (_, v) in points.items()}
+    return Curves(at, np.interp(at, steps[order], times[order]), values), peaks
+
+
+def _corners(steps: Array, values: Array) -> Array:
+    """The points of a schedule; of very many, in each stretch the lowest and the highest."""
+    if len(steps) <= 2 * EVEN:
+        return steps
+    stretches = np.array_split(np.arange(len(steps)), EVEN)
+    return steps[[i for s in stretches for i in (s[np.argmin(values[s])], s[np.argmax(values[s])])]]
+
+
+def main_group(tensors: Sequence[TensorInfo]) -> int:
+    """The group with the most weights in matrices."""
+    sizes: dict[int, int] = {}
+    for t in tensors:
+        weights = int(np.prod(t.shape)) if t.shape else 1
+        sizes[t.group] = sizes.get(t.group, 0) + weights * (1 if len(t.shape) > 1 else 0)
+    return max(sizes, key=lambda g: sizes[g], default=0)
 
 
 def _spectra(run: Run, columns: set[Column], tensors: Sequence[TensorInfo], start: float, points: int = 120) -> Curves:
@@ -258,10 +316,6 @@ def _spectra(run: Run, columns: set[Column], tensors: Sequence[TensorInfo], star
         values[q][i] = table.values[:, k]
     there = {q: v for q, v in values.items() if np.isfinite(v).any()}
     return Curves(table.steps, table.times - start, there)
-
-
-def _end(table: Table) -> int:
-    return int(table.last[-1]) if len(table) else 0
 
 
 def _fine(points: int, columns: int) -> int:

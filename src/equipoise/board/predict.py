@@ -5,33 +5,29 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
-from equipoise.monitor.attribute import Predicted
+from equipoise.monitor.attribute import Predicted, Spans
 from equipoise.monitor.compare import Comparer
 from equipoise.monitor.run import Run
+from equipoise.monitor.tables import Table
 
-Array = NDArray[np.float64]
 
+def predicted(run: Run, tensors: Sequence[str], table: Table) -> dict[str, Predicted]:
+    """What theory says of tensors at the lines of a table; those of which it says nothing are left out.
 
-def predicted(run: Run, tensors: Sequence[str], steps: Array, points: int = 200) -> dict[str, Predicted]:
-    """What theory says of tensors at these steps; those of which it says nothing are left out.
+    Where a line sums up several measured steps, the forecast is the mean over the same steps.
 
     Args:
         run: the run.
         tensors: their names.
-        steps: where it is wanted; between the steps of the comparison it is interpolated.
-        points: how fine the comparison is asked for.
+        table: of measured steps.
     """
-    if not len(steps) or not tensors:
+    if not len(table) or not tensors:
         return {}
-    found = {}
-    for one in Comparer(run).plain(tensors, points=points):
-        at = np.asarray(one.steps, np.float64)
-        here = [
-            np.interp(steps, at, np.asarray(values, np.float64), left=np.nan, right=np.nan)
-            for values in (one.plain.norm, one.plain.rotation, one.plain.update)
-        ]
-        if np.isfinite(here[0]).any() or np.isfinite(here[1]).any():
-            found[one.tensor] = Predicted(*here)
-    return found
+    steps = run.measured
+    steps = steps[steps <= table.last[-1]]  # the run may have gone on
+    starts = np.searchsorted(steps, table.first)
+    ends = np.append(starts[1:], len(steps))
+    if (starts >= ends).any():  # rows that cannot be read
+        return {}
+    return Comparer(run).forecasts(tensors, Spans(steps, starts))

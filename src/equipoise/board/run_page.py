@@ -12,14 +12,13 @@ from equipoise.board.findings_view import MOST, as_json, finding_dict, tensor_of
 from equipoise.board.gather import OF_GROUPS, OF_LAYERS, OF_SPECTRA, RunData
 from equipoise.board.heatmap import heatmap
 from equipoise.board.layers import axis_data, layers_data, lines_figure
-from equipoise.board.memory_view import memory_data, remembered
+from equipoise.board.memory_view import memory_data
 from equipoise.board.page import Section
 from equipoise.board.words import count, duration, number, tally
 from equipoise.monitor.final import LABEL, loss_text
 from equipoise.monitor.quantities import distances
 from equipoise.monitor.recorded import taken_as
 from equipoise.planner.show import percent
-from equipoise.theory import Memory
 
 AGAINST = {"forecast": "the forecast", "layers": "the median layer"}
 """What the heatmap can hold rotation against."""
@@ -55,7 +54,6 @@ def run_figures(key: str) -> dict[str, Any]:
 
 def run_sources(data: RunData) -> dict[str, dict[str, Any]]:
     """The numbers of the page; the server sends them again as they change."""
-    whole = {name: np.asarray(v, np.float32) for name, v in data.whole.items()}
     logged = axis_data(data, data.logged)
     for name, values in data.logged.values.items():
         logged |= {f"v:{name}": np.asarray(values, np.float64)}
@@ -63,15 +61,16 @@ def run_sources(data: RunData) -> dict[str, dict[str, Any]]:
         if not np.array_equal(low, high, equal_nan=True):
             logged |= {f"l:{name}": low, f"h:{name}": high}
     spectra = {q: np.ascontiguousarray(v, np.float32) for q, v in data.spectra.values.items()}
-    found = remembered(data)
-    shares = memory_data(found)
+    shares = memory_data(data)
     if (tokens := data.tokens(np.asarray(shares["step"]))) is not None:
         shares["tokens"] = tokens
     shares["time"] = np.interp(shares["step"], *_clock(data))
     return {
-        "notes": {"json": [as_json(notes(data, found))]},
+        "notes": {"json": [as_json(notes(data))]},
         "layers": layers_data(data),
-        "axis": axis_data(data, data.layers) | whole,
+        "axis": axis_data(data, data.layers),
+        "schedule": axis_data(data, data.schedule)
+        | {name: np.asarray(v, np.float64) for name, v in data.schedule.values.items()},
         "logged": logged,
         "spectra": spectra or {"none": []},
         "spectra-axis": axis_data(data, data.spectra),
@@ -79,14 +78,16 @@ def run_sources(data: RunData) -> dict[str, dict[str, Any]]:
     }
 
 
-def notes(data: RunData, found: Memory | None) -> dict[str, Any]:
+def notes(data: RunData) -> dict[str, Any]:
     """All that the page says in words."""
     return {
         "name": data.name,
         "status": data.status,
         "sentence": sentence(data),
         "tally": tally(data.findings) if data.findings else "",
-        "facts": facts(data, found),
+        "verdict": said(data),
+        "clear": data.reviewed and data.coverage.enough,
+        "facts": facts(data),
         "findings": [finding_dict(f, data) for f in data.findings[:MOST]],
         "chosen": chosen(data),
         "forecast": data.has_forecast,
@@ -114,17 +115,25 @@ def sentence(data: RunData) -> str:
         return f"Running: step {data.last:,} after {took}{level}{seen}."
     if data.status in ENDS:
         return f"{ENDS[data.status]} at step {data.last:,}, after {took}{level}."
-    return f"Finished after {count(data.last, 'step')} in {took}{level}."
+    return f"Finished after {count(data.coverage.steps, 'step')} in {took}{level}."
 
 
-def facts(data: RunData, found: Memory | None) -> list[list[str]]:
+def said(data: RunData) -> str:
+    """What was found, and if nothing was, what that means."""
+    if data.findings:
+        return tally(data.findings)
+    return data.coverage.verdict if data.reviewed else "Not looked at yet."
+
+
+def facts(data: RunData) -> list[list[str]]:
     """What is good to know beside the plots: settings, sizes, memory."""
     rows = [["optimizer", str(data.meta["optimizer"])]] if "optimizer" in data.meta else []
-    for name, said in (("lr", "peak lr"), ("weight_decay", "weight decay")):
-        groups = [v for k, v in sorted(data.whole.items()) if k.partition("/")[0] == name and np.isfinite(v).any()]
-        tops = dict.fromkeys(number(float(np.nanmax(v))) for v in groups)  # of groups, each value once
+    for name, said in (("lr", "peak lr"), ("weight_decay", "peak weight decay")):
+        groups = [top for key, top in data.peaks.items() if key.partition("/")[0] == name]
+        tops = dict.fromkeys(number(top) for top in groups)  # of groups, each value once
         if tops:
             rows.append([said, ", ".join(tops)])
+    rows.append(["measured", str(data.coverage).replace(" measured", "")])
     rows += loss_facts(data)
     if data.tensors:
         rows.append(["tensors", f"{len(data.tensors):,}, {_matrices(data):,} of them matrices"])
@@ -132,10 +141,11 @@ def facts(data: RunData, found: Memory | None) -> list[list[str]]:
     if tuning is not None:
         rows.append(["taken as", tuning])
         rows += _distance(data)
+    found = data.remembered
     if found is not None and tuning is not None:
         rows.append(["taken by decay", f"{percent(1 - found.init_share)} of the initial weights"])
     elif found is not None:
-        rows.append(["batches remembered", f"{number(found.effective_steps)} of {data.last:,}"])
+        rows.append(["batches remembered", f"{number(found.effective_steps)} of {data.coverage.steps:,}"])
         rows.append(["initialisation left", f"{100 * found.init_share:.3g} %"])
     rows += _from_zero(data)
     known = {"optimizer", "lr", "weight_decay"}

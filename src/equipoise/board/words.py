@@ -53,11 +53,9 @@ def count(n: int, what: str) -> str:
 def tally(findings: Sequence[Finding]) -> str:
     """How many findings of each severity there are.
 
-    >>> tally([])
-    'Nothing odd was found.'
+    >>> tally([Finding("decay-none", "info", "", "", "", "", "")])
+    'Found: 1 note.'
     """
-    if not findings:
-        return "Nothing odd was found."
     nouns = {"error": "error", "warning": "warning", "info": "note"}
     parts = [count(n, nouns[s]) for s in SEVERITIES if (n := sum(f.severity == s for f in findings))]
     return f"Found: {', '.join(parts)}."

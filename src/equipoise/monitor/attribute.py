@@ -21,8 +21,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from equipoise.monitor.layout import Column, TensorInfo
-from equipoise.monitor.recorded import Recorded, Schedules
+from equipoise.monitor.recorded import Recorded
 from equipoise.monitor.run import Run
+from equipoise.monitor.schedule_points import Schedules
 from equipoise.theory import Forecast, forecast, stationary
 from equipoise.theory._scan import run as scan
 
@@ -30,6 +31,9 @@ Array = NDArray[np.float64]
 
 QUANTITIES = ("norm", "rotation", "update", "grad_norm", "radial_change", "grad_weight_cos")
 """What must have been measured."""
+
+BY_GRADIENT = ("sgdm", "adam_l2")
+"""Optimizers whose steps depend on how long gradients are, which is measured over the run."""
 
 ROUNDS = 3
 """How often updates are matched: each round the forecast's come nearer to the measured ones."""
@@ -51,6 +55,32 @@ class Predicted:
     norm: Array
     rotation: Array
     update: Array
+
+
+@dataclass(frozen=True)
+class Spans:
+    """Stretches of measured steps that a forecast is averaged over, as the measured numbers of a summary are.
+
+    Attributes:
+        steps: the measured steps of all stretches.
+        starts: where in them each stretch begins; no stretch is empty.
+    """
+
+    steps: NDArray[np.int64]
+    starts: NDArray[np.int64]
+
+    def mean(self, values: Array, first: int) -> Array:
+        """The mean of each stretch, over its steps from the first that there is a value of; NaN where there is none.
+
+        Args:
+            values: one a step.
+            first: the step of the first of them.
+        """
+        at = self.steps - first
+        there = (at >= 0) & (at < len(values))
+        taken = np.where(there, values[np.clip(at, 0, len(values) - 1)], 0.0)
+        with np.errstate(all="ignore"):
+            return np.add.reduceat(taken, self.starts) / np.add.reduceat(there.astype(float), self.starts)
 
 
 @dataclass(frozen=True)
@@ -76,14 +106,17 @@ class Measured:
             names: of the tensors.
             last: up to this step: a run may be written while it is read.
             neuron: which neuron.
-            points: about how many points at most; the first measured step is always one of them.
+            points: about how many points at most; the first and the last measured step are always among them.
         """
         columns = [Column(q, name, neuron=neuron) for name in names for q in QUANTITIES]
         table = run.table(columns, kind="main", stop=last + 1, points=points)
         steps, values = table.steps, table.values
-        if table.level and len(steps):  # forecasts start where the tensor was first seen
-            start = run.table(columns, kind="main", start=int(table.first[0]), stop=int(table.first[0]) + 1)
-            steps, values = np.concatenate([start.steps, steps]), np.concatenate([start.values, values])
+        if table.level and len(steps):  # forecasts start where the tensor was first seen, and the end is what is asked
+            ends = {int(table.first[0]), int(table.last[-1])} - {int(steps[0]), int(steps[-1])}
+            for step in ends:
+                one = run.table(columns, kind="main", start=step, stop=step + 1)
+                at = 0 if step < steps[0] else len(steps)
+                steps, values = np.insert(steps, at, one.steps), np.insert(values, at, one.values, axis=0)
         parts = np.asarray(values, np.float64).reshape(len(steps), len(names), len(QUANTITIES))
         found = []
         for i in range(len(names)):
@@ -132,7 +165,7 @@ class Case:
             "init_norm": float(seen.before[0]) / self.part,
         }
         self.name = "adamw" if g.optimizer == "muon" and not muon else g.optimizer
-        self.by_gradient = self.name in ("sgdm", "adam_l2")
+        self.by_gradient = self.name in BY_GRADIENT
         self.coupled = g.is_coupled
         if self.by_gradient:
             # Of the later half: while rows of unlike gradients are on their way, ‖g‖‖w‖ of the whole is larger.
@@ -145,54 +178,60 @@ class Case:
         """Whether a step's decay takes the whole weight or more, so that there is nothing to forecast."""
         return bool((self.group.group.decay_per_step(self.lr, self.weight_decay) >= 1).any())
 
-    def plain(self, done: dict[Any, tuple[float, Predicted]] | None = None) -> Predicted:
+    def plain(self, done: dict[Any, tuple[float, Predicted]] | None = None, spans: Spans | None = None) -> Predicted:
         """What is expected from settings alone, from the first measured step on; NaN where theory does not know it.
 
         Args:
             done: forecasts of other tensors of the run, each with its first norm, which those that start alike share.
+            spans: give means over these instead of the values at the measured steps.
         """
         if self.group.turns(self.ndim):
-            return self.turned()
+            return self.turned(spans)
         if self.group.move == "constrain" or self.overshoots:
-            nothing = np.full(len(self.at), np.nan)
+            nothing = np.full(len(self.at) if spans is None else len(spans.starts), np.nan)
             return Predicted(nothing, nothing, nothing)
         if done is None or self.by_gradient or self.common["shape"] is not None or self.name == "ngd":
-            return self._predicted(self._forecast())
+            return self._predicted(self._forecast(), spans)
         # Where directions have a size for each weight, norms go with the root of the number of weights.
         start = self.common["init_norm"]
         alike = (self.update_scale, self.common["scale_invariant"], f"{start / np.sqrt(self.size):.2e}")
-        key = (self.group, self.first, self.at.tobytes(), *alike)
+        key = (self.group, self.first, self.at.tobytes() if spans is None else id(spans), *alike)
         if key not in done:
-            done[key] = start, self._predicted(self._forecast())
+            done[key] = start, self._predicted(self._forecast(), spans)
         theirs, found = done[key]
         factor = start / theirs
         return Predicted(found.norm * factor, found.rotation, found.update * factor)
 
-    def _predicted(self, f: Forecast) -> Predicted:
+    def _predicted(self, f: Forecast, spans: Spans | None = None) -> Predicted:
         update = f.update
         if self.coupled:
             before = np.concatenate([[f.init_norm], f.norm[:-1]])
             update = np.hypot(f.norm * np.sin(f.rotation), f.norm * np.cos(f.rotation) - before)
-        return Predicted(f.norm[self.at] * self.part, f.rotation[self.at], update[self.at] * self.part)
+        parts = (f.norm * self.part, f.rotation, update * self.part)
+        return Predicted(*(x[self.at] if spans is None else spans.mean(x, self.first) for x in parts))
 
-    def turned(self) -> Predicted:
+    def turned(self, spans: Spans | None = None) -> Predicted:
         """Of a move that keeps the norm: the angle that was asked for."""
-        seen = self.seen
-        norm = np.full(len(seen.steps), float(seen.before[0]))
+        at = self.at if spans is None else np.arange(len(self.lr))
+        norm = np.full(len(at), float(self.seen.before[0]))
         if self.group.angle is not None:
             rotation = np.full(len(norm), self.group.angle)
         elif self.group.move == "hyperball":
-            rotation = np.arctan(self.lr[self.at])
+            rotation = np.arctan(self.lr[at])
         else:
-            rotation = self.equilibrium.rotation
-        return Predicted(norm, rotation, norm * np.tan(rotation))
+            rotation = self._equilibrium(at).rotation
+        parts = (norm, rotation, norm * np.tan(rotation))
+        return Predicted(*(x if spans is None else spans.mean(x, self.first) for x in parts))
 
     @cached_property
     def equilibrium(self) -> Predicted:
         """Norm and rotation at which lr and weight decay of each measured step would settle."""
+        return self._equilibrium(self.at)
+
+    def _equilibrium(self, at: NDArray[np.int64]) -> Predicted:
         skip = ("lr", "weight_decay", "init_norm", "bias_correction", "scale_invariant")
         fixed = {k: v for k, v in self.common.items() if k not in skip}
-        found = settled(self.name, self.lr[self.at], self.weight_decay[self.at], fixed)
+        found = settled(self.name, self.lr[at], self.weight_decay[at], fixed)
         scale = self.part * (1.0 if self.by_gradient else self.update_scale)
         return Predicted(found.norm * scale, found.rotation, found.update * scale)
 

@@ -11,13 +11,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from equipoise.monitor.attribute import QUANTITIES, Case, Measured, Predicted
+from equipoise.monitor.attribute import BY_GRADIENT, QUANTITIES, Case, Measured, Predicted, Spans
 from equipoise.monitor.layout import Column, TensorInfo
-from equipoise.monitor.recorded import Schedules, recorded
+from equipoise.monitor.recorded import recorded
 from equipoise.monitor.run import Run
+from equipoise.monitor.schedule_points import Schedules
 from equipoise.theory._check import number
 
 Array = NDArray[np.float64]
+
+POINTS = 500
+"""About how many points of a tensor are compared, however long the run."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -91,7 +95,7 @@ class Comparison:
         return {name: value / gap if abs(gap) > 0.005 else float("nan") for name, value in effects.items()}
 
 
-def compare(run: Run, tensor: str, *, neuron: int | None = None, points: int | None = 500) -> Comparison:
+def compare(run: Run, tensor: str, *, neuron: int | None = None, points: int | None = POINTS) -> Comparison:
     """Lay one tensor, or one of its sampled neurons, over its forecast.
 
     Args:
@@ -117,13 +121,12 @@ class Comparer:
         self.run = run
         self.groups = recorded(run)
         self.tensors = run.tensors
-        steps = run.steps
-        self.last = int(steps[-1]) if len(steps) else 0
+        self.schedules = Schedules(run)
+        self.last = self.schedules.last
         """Up to this step: the run may be written while it is read."""
-        self.schedules = Schedules(run, self.last)
         self._done: dict[Any, tuple[float, Predicted]] = {}
 
-    def compare(self, tensor: str, *, neuron: int | None = None, points: int | None = 500) -> Comparison:
+    def compare(self, tensor: str, *, neuron: int | None = None, points: int | None = POINTS) -> Comparison:
         """As the function `compare`."""
         info = self._info(tensor, neuron)
         (seen,) = Measured.read(self.run, [tensor], last=self.last, neuron=neuron, points=points)
@@ -135,31 +138,32 @@ class Comparer:
         stages = case.stages() if forecasts else (case.plain(),)
         return Comparison(tensor, neuron, seen.steps, seen.norm, seen.rotation, seen.update, stages, group.known)
 
-    def plain(self, tensors: Sequence[str], *, points: int | None = 200) -> list[Comparison]:
-        """Many tensors over their plain forecasts alone, at the cost of a few; those without a forecast are left out.
+    def forecasts(self, tensors: Sequence[str], spans: Spans) -> dict[str, Predicted]:
+        """The plain forecasts of many tensors at the cost of a few; those without one are left out.
 
         So are those that began at 0: they grow by what the gradients have in common, which no walk knows.
 
         Args:
             tensors: their names.
-            points: about how many points at most.
+            spans: measured steps; forecasts are averaged over each stretch.
         """
-        found: list[Comparison] = []
         known = set(self.run.columns)
         measured = [t for t in tensors if all(Column(q, t) in known for q in QUANTITIES)]
         grows = {t for t in measured if self.tensors[t].info.get("init_norm") == 0}
-        tensors = [t for t in measured if self.tensors[t].group < len(self.groups) and t not in grows]
-        if not tensors:
-            return found
-        for name, seen in zip(tensors, Measured.read(self.run, tensors, last=self.last, points=points), strict=True):
-            if len(seen.steps):
-                info = self.tensors[name]
-                group = self.groups[info.group]
-                stage = Case(seen, info, None, group, self.schedules).plain(self._done)
-                found.append(
-                    Comparison(name, None, seen.steps, seen.norm, seen.rotation, seen.update, (stage,), group.known)
-                )
-        return found
+        measured = [t for t in measured if self.tensors[t].group < len(self.groups) and t not in grows]
+        found: dict[str, Predicted] = {}
+        by_gradient = {t: self.groups[self.tensors[t].group].group.optimizer in BY_GRADIENT for t in measured}
+        for points, needs in ((POINTS, True), (1, False)):  # others need only the norm that they began with
+            names = [t for t in measured if by_gradient[t] == needs]
+            for name, seen in zip(names, self._read(names, points), strict=True):
+                if len(seen.steps):
+                    info = self.tensors[name]
+                    case = Case(seen, info, None, self.groups[info.group], self.schedules)
+                    found[name] = case.plain(self._done, spans)
+        return {name: p for name, p in found.items() if np.isfinite(p.norm).any() or np.isfinite(p.rotation).any()}
+
+    def _read(self, names: Sequence[str], points: int) -> list[Measured]:
+        return Measured.read(self.run, names, last=self.last, points=points) if names else []
 
     def _info(self, tensor: str, neuron: int | None) -> TensorInfo:
         if tensor not in self.tensors:
@@ -176,9 +180,10 @@ class Comparer:
 
 
 class Latest:
-    """The rotation that the plain forecast has for the last measured step, for a screen that looks again and again.
+    """Rotation over its plain forecast at the last measured step, for a screen that looks again and again.
 
-    Forecasts are made anew when twenty times as long as they took has passed.
+    It is what `run.compare` has there. Forecasts are made anew when twenty times as long as they took has passed; the
+    ratio is then that of the step at which they were made.
 
     Args:
         run: the run; it may still be written.
@@ -190,13 +195,23 @@ class Latest:
         self._due = 0.0
 
     def __call__(self, names: Sequence[str]) -> dict[str, float]:
-        """The rotation of each tensor that has a forecast."""
+        """The ratio of each tensor that has a forecast."""
         start = time.monotonic()
         if start >= self._due or not set(names) <= self._found.keys():
-            found = Comparer(self._run).plain(names, points=2)
-            self._found = dict.fromkeys(names, float("nan")) | {c.tensor: float(c.plain.rotation[-1]) for c in found}
+            self._found = dict.fromkeys(names, float("nan")) | self._ratios(names)
             self._due = time.monotonic() + 20 * (time.monotonic() - start)
-        return {name: self._found[name] for name in names if self._found[name] > 0}
+        return {name: self._found[name] for name in names if math.isfinite(self._found[name])}
+
+    def _ratios(self, names: Sequence[str]) -> dict[str, float]:
+        last = self._run.coverage.last
+        spans = Spans(np.array([last]), np.zeros(1, np.int64))
+        found = Comparer(self._run).forecasts(names, spans)
+        columns = [Column("rotation", name) for name in found]
+        if not columns:
+            return {}
+        row = self._run.table(columns, kind="main", start=last, stop=last + 1).values[-1]
+        with np.errstate(all="ignore"):
+            return {n: float(r / found[n].rotation[0]) for n, r in zip(found, row, strict=True)}
 
 
 def _mean(x: Array) -> float:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from equipoise.monitor import checks_dynamics, checks_faults, checks_finetune, checks_settings
 from equipoise.monitor.checks_loss import check_loss
 from equipoise.monitor.evidence import Evidence
 from equipoise.monitor.run import Run
+from equipoise.monitor.tables import Coverage
 from equipoise.planner.finding import SEVERITIES, Finding
 
 FROM_SCRATCH = (*checks_settings.FROM_SCRATCH, *checks_dynamics.CHECKS)
@@ -33,7 +36,25 @@ def review(run: Run, ended: bool | None = None) -> list[Finding]:
     return sorted(found, key=lambda f: SEVERITIES.index(f.severity))
 
 
-def diagnose(run: Run) -> list[Finding]:
+class Diagnosis(list[Finding]):
+    """Findings, the worst first, and what they were found in.
+
+    Args:
+        findings: the findings.
+        coverage: how much of the run was measured; its `verdict` says what it means if nothing was found.
+    """
+
+    def __init__(self, findings: Iterable[Finding], coverage: Coverage) -> None:
+        super().__init__(findings)
+        self.coverage = coverage
+
+    def __repr__(self) -> str:
+        if not self:
+            return f"<{self.coverage.verdict}>"
+        return f"<{super().__repr__()}: {self.coverage}>"
+
+
+def diagnose(run: Run) -> Diagnosis:
     """What is wrong with a run: what its rows show now, and what was stored while it ran and is not among that.
 
     Args:
@@ -45,4 +66,4 @@ def diagnose(run: Run) -> list[Finding]:
         if (finding.code, finding.where) not in known:
             known.add((finding.code, finding.where))
             found.append(finding)
-    return sorted(found, key=lambda f: SEVERITIES.index(f.severity))
+    return Diagnosis(sorted(found, key=lambda f: SEVERITIES.index(f.severity)), run.coverage)

@@ -14,7 +14,8 @@ from equipoise.monitor.final import Best, Final
 from equipoise.monitor.layout import LOG, Column
 from equipoise.monitor.recorded import taken_as
 from equipoise.monitor.run import Run
-from equipoise.monitor.tables import from_log
+from equipoise.monitor.schedule_points import GroupNow, Remembered
+from equipoise.monitor.tables import Coverage, from_log
 from equipoise.monitor.worst import deviation
 from equipoise.planner.finding import Finding
 from equipoise.theory import _check
@@ -32,7 +33,7 @@ POINTS = 24
 """Points of a layer's history."""
 
 Predict = Callable[[Sequence[str]], Mapping[str, float]]
-"""Gives the rotation that theory predicts now for the layers that it can."""
+"""Gives rotation over what theory predicts, at the last measured step, for the layers that it can."""
 
 
 @dataclass(frozen=True)
@@ -63,10 +64,11 @@ class Glance:
     Attributes:
         path: of the run.
         status: of the run.
-        step: the last measured or logged step.
-        measured: the last measured step, which the layers' numbers are of.
+        step: the last step that was taken.
         age: seconds since the last row.
         numbers: of the whole run, by name.
+        coverage: how many steps were taken and measured; the layers' numbers are of the last measured one.
+        groups: lr, weight decay and memory of each group.
         logged: what the loop logged last, by name.
         final: how the training loss ended so far.
         best: the best validation loss so far.
@@ -81,9 +83,10 @@ class Glance:
     path: str
     status: str
     step: int | None
-    measured: int | None
     age: float | None
     numbers: Mapping[str, float] = field(default_factory=dict)
+    coverage: Coverage = field(default_factory=lambda: Coverage(0, 0, 0))
+    groups: Sequence[GroupNow] = ()
     logged: Mapping[str, float] = field(default_factory=dict)
     final: Final | None = None
     best: Best | None = None
@@ -118,7 +121,8 @@ class Look:
         self._row: NDArray[np.float64] = np.empty(0)
         self._logged: dict[str, tuple[int, float]] = {}
         self._last: tuple[int, float] | None = None
-        self._measured: int | None = None
+        self._groups: list[GroupNow] = []
+        self._due = 0.0
 
     def now(self, top: int = 20) -> Glance:
         """Look.
@@ -128,22 +132,31 @@ class Look:
         """
         self._read()
         run = self._run
-        step, age = (None, None) if self._last is None else (self._last[0], max(0.0, time.time() - self._last[1]))
+        coverage = run.coverage
+        step, age = (None, None) if self._last is None else (coverage.taken, max(0.0, time.time() - self._last[1]))
         numbers = {c.quantity: self._at(c) for c in self._columns if c.tensor is None}
         layers, others = self._layers()
         shown = self._with_history(layers[:top])
         return Glance(
-            str(run.path), run.status, step, self._measured, age, numbers, {n: v for n, (_, v) in self._logged.items()},
+            str(run.path), run.status, step, age, numbers, coverage,
+            self._now_groups(), {n: v for n, (_, v) in self._logged.items()},
             run.final, run.best, run.findings, shown, list(run.tensors), len(layers) - len(shown), others,
             taken_as(run.meta),
         )  # fmt: skip
+
+    def _now_groups(self) -> list[GroupNow]:
+        """Every group now; made anew when twenty times as long as it took has passed."""
+        start = time.monotonic()
+        if start >= self._due:
+            self._groups = Remembered(self._run).now
+            self._due = time.monotonic() + 20 * (time.monotonic() - start)
+        return self._groups
 
     def _read(self) -> None:
         """Take in what is new."""
         while new := self._rows.read():
             for rows in new:
                 self._columns, self._row = rows.layout.places, rows.values[-1].astype(np.float64)
-                self._measured = int(rows.steps[-1])
                 self._saw(int(rows.steps[-1]), float(rows.times[-1]), rows.rewound)
         while new := self._logs.read():
             for rows in new:
@@ -172,18 +185,19 @@ class Look:
         among = np.array([rotation[name] for name in matrices])
         median = float(np.nanmedian(among)) if np.isfinite(among).any() else float("nan")
         predicted = self._predict(names) if self._predict is not None and len(self._row) else {}
-        expected = {name: predicted.get(name, median) for name in names}
+        # A layer without a forecast is held against the others.
+        ratio = {name: predicted.get(name, rotation[name] / median if median else np.nan) for name in names}
         found = [
             Layer(
                 name,
                 tensors[name].shape,
                 {q: self._at(Column(q, name)) for q in SHOWN},
                 rotation[name] / median if median else float("nan"),
-                rotation[name] / predicted[name] if predicted.get(name) else None,
+                predicted.get(name),
             )
             for name in names
         ]
-        far = deviation(np.array([rotation[n] for n in names]), np.array([expected[n] for n in names]))
+        far = deviation(np.array([ratio[n] for n in names]), 1.0)
         order = {layer.name: -score for layer, score in zip(found, far.tolist(), strict=True)}
         if self._sort == "worst":
             found.sort(key=lambda layer: order[layer.name])
@@ -198,7 +212,7 @@ class Look:
         columns = [column for column in columns if column in self._columns]
         if not columns:
             return list(layers)
-        table = self._run.table(columns, kind="main", points=POINTS)
+        table = self._run.table(columns, kind="main", points=POINTS, fine=16 * POINTS)
         history = {c.tensor: table.values[:, i][table.count[:, i] > 0] for i, c in enumerate(columns)}
         made = []
         for layer in layers:

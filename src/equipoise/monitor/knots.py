@@ -14,12 +14,25 @@ from equipoise.monitor.writer import RunWriter
 TOLERANCE = 1e-3
 """How far a value may be from the line, as a share of it."""
 
+PEAK = 1e-9
+"""A value inside of a line that is above both its ends by more than this share of them is stored, too."""
+
+NEWS, SHORT = 1.05, 64
+"""A row is written when so many times as many steps were taken as at the last one, and at least so many: a run that is
+killed says about how many steps it took."""
+
 NAMES = ("lr_knot", "weight_decay_knot")
 """Those of `quantities.PER_GROUP`, with rows of their own."""
 
+Array = NDArray[np.float64]
+Point = tuple[int, Array]
+"""A step, and lr and weight decay of each group."""
+
 
 class Knots:
-    """Takes in the values of every step, and writes a row where a line ends.
+    """Takes in the values of every step, and writes a row where a line ends, at its peak, and at the last step.
+
+    A row of NaN says that a step was taken whose values were not read.
 
     Args:
         writer: where to; None writes nothing.
@@ -27,11 +40,13 @@ class Knots:
 
     def __init__(self, writer: RunWriter | None) -> None:
         self._writer = writer
-        self._step = 0
-        self._now: NDArray[np.float64] = np.empty((2, 0))  # lr and weight decay of each group
-        self._anchor: tuple[int, NDArray[np.float64]] | None = None
-        self._slope: NDArray[np.float64] | None = None
-        self._last: tuple[int, NDArray[np.float64]] | None = None
+        self._step, self._read = 0, False
+        self._now: Array = np.empty((2, 0))  # lr and weight decay of each group
+        self._anchor: Point | None = None
+        self._slope: Array | None = None
+        self._last: Point | None = None
+        self._high: Array = self._now
+        self._peaks: dict[int, Point] = {}  # for each number of a row, where it was highest since the line began
         self._written = -1
 
     def take(self, step: int, first: int, groups: Sequence[GroupStep], total: int) -> None:
@@ -43,7 +58,7 @@ class Knots:
             groups: the numbers of each of its groups; empty where they were not read.
             total: how many groups there are in all.
         """
-        if self._writer is None or not groups:
+        if self._writer is None:
             return
         if step != self._step:
             self._end_step()
@@ -53,31 +68,61 @@ class Knots:
         self._step = step
         for i, group in enumerate(groups, first):
             self._now[0, i], self._now[1, i] = group.lr, group.weight_decay
+            self._read = True
 
     def _end_step(self) -> None:
         """See whether the step lies on the line."""
         if self._now.size == 0:
             return
-        step, now = self._step, self._now.copy()
+        step, now, read = self._step, self._now.copy(), self._read
+        self._read = False
+        if read:
+            self._extend(step, now)
+        if step >= SHORT and step > NEWS * self._written:
+            self._store()
+
+    def _extend(self, step: int, now: Array) -> None:
         if self._anchor is None or self._last is None:
-            self._anchor = (step, now)
+            self._start((step, now))
             self._write(step, now)
         elif self._slope is None:
             self._slope = (now - self._anchor[1]) / (step - self._anchor[0])
         else:
             line = self._anchor[1] + self._slope * (step - self._anchor[0])
             if (np.abs(now - line) > TOLERANCE * np.maximum(np.abs(now), np.abs(line))).any():
-                self._write(*self._last)
-                self._anchor = self._last
+                self._end_line(self._last)
                 self._slope = (now - self._last[1]) / (step - self._last[0])
         self._last = (step, now)
+        for i in np.flatnonzero(now > self._high):
+            self._peaks[int(i)] = self._last
+        self._high = np.maximum(now, self._high)
+
+    def _start(self, anchor: Point) -> None:
+        self._anchor, self._high, self._peaks = anchor, anchor[1], {}
+
+    def _end_line(self, end: Point) -> None:
+        """Write the peaks of the line that ends here, and its end; the next begins there."""
+        assert self._anchor is not None
+        ends = np.maximum(self._anchor[1], end[1]).reshape(-1)
+        tops = {p[0]: p for i, p in self._peaks.items() if p[1].flat[i] > ends[i] * (1 + PEAK)}
+        for step in sorted(tops):
+            self._write(*tops[step])
+        self._write(*end)
+        self._start(end)
 
     def flush(self) -> None:
         """Write the end of the line that is still open."""
-        if self._last is None or self._step > self._last[0]:
+        if self._step > (self._last[0] if self._last is not None else 0):
             self._end_step()
+        self._store()
+
+    def _store(self) -> None:
+        """End the line at the last step that was read, and say which step was taken after it."""
         if self._last is not None:
-            self._write(*self._last)
+            self._end_line(self._last)
+            self._slope = None
+        if self._step > self._written and self._now.size:
+            self._write(self._step, np.full_like(self._now, np.nan))
 
     def _begin(self, groups: int) -> None:
         assert self._writer is not None
@@ -93,7 +138,7 @@ class Knots:
         columns = tuple(Column(f"{name}/{i}") for name in NAMES for i in range(groups))
         self._writer.layout(Layout(columns, kind=SCHEDULE, dtype="float64"))
 
-    def _write(self, step: int, values: NDArray[np.float64]) -> None:
+    def _write(self, step: int, values: Array) -> None:
         if self._writer is not None and step > self._written:
             self._writer.append(step, values.reshape(-1), kind=SCHEDULE)
             self._written = step

@@ -14,6 +14,7 @@ import numpy as np
 
 from equipoise.monitor.layout import LOG, Column
 from equipoise.monitor.run import Run
+from equipoise.monitor.schedule_points import Schedules
 from equipoise.monitor.tags import tags_of
 
 Value = float | int | str | list[str]
@@ -80,9 +81,10 @@ def _line(run: Run) -> Line:
     if best is not None:
         values |= {"validation": best.value, "validation_step": best.step}
     values |= _settings(run)
-    last, steps, curve = _logged(run, None if final is None else final.name)
-    if steps is not None:
-        values["steps"] = steps
+    coverage = run.coverage
+    if coverage.steps:
+        values |= {"steps": coverage.steps, "measured": coverage.measured, "measured_to": coverage.last}
+    last, curve = _logged(run, None if final is None else final.name)
     named = {_free(name, "logged", values): value for name, value in last.items() if name != "loss"}  # that is `last`
     values |= named
     said = {k: v for k, v in _flat(meta) if k not in ("optimizer", "tags")}
@@ -100,32 +102,24 @@ def _settings(run: Run) -> dict[str, Value]:
     for t in run.tensors.values():
         weights[t.group] = weights.get(t.group, 0) + (math.prod(t.shape) if len(t.shape) > 1 else 0)
     group = max(weights, key=lambda g: weights[g], default=0)
-    there = set(run.columns)
-    wanted = {name: c for name, q in (("lr", "lr"), ("wd", "weight_decay")) if (c := Column(f"{q}/{group}")) in there}
-    if not wanted:
-        return {}
-    table = run.table(list(wanted.values()), kind="main", points=64)
-    tops = {name: table.high[table.count[:, i] > 0, i] for i, name in enumerate(wanted)}
-    return {name: float(f"{top.max():.6g}") for name, top in tops.items() if len(top)}  # stored in single precision
+    schedules = Schedules(run)
+    points = {name: schedules.knots(q, group)[1] for name, q in (("lr", "lr"), ("wd", "weight_decay"))}
+    return {name: float(f"{values.max():.6g}") for name, values in points.items() if len(values)}
 
 
-def _logged(run: Run, loss: str | None) -> tuple[dict[str, float], int | None, tuple[float, ...]]:
-    """The last value of all that was logged, the last step, and the loss as a curve."""
+def _logged(run: Run, loss: str | None) -> tuple[dict[str, float], tuple[float, ...]]:
+    """The last value of all that was logged, and the loss as a curve."""
     kind = LOG if LOG in run.kinds else "main"
-    if kind not in run.kinds:
-        return {}, None, ()
-    columns = [Column(name) for name in run.logged] if kind == LOG else [Column(loss)] if loss is not None else None
-    if columns is None:  # a run that logs nothing: its first column says how far it is
-        columns = list(run.columns)[:1]
-    table = run.table(columns, kind=kind, points=4 * CURVE)
-    steps = int(table.last[-1]) if len(table) else None
+    columns = [Column(name) for name in run.logged] if kind == LOG else [Column(loss)] if loss is not None else []
+    if not columns:
+        return {}, ()
+    table = run.table(columns, kind=kind, points=CURVE, fine=16 * CURVE)
     curve: tuple[float, ...] = ()
     if loss is not None:
         line = table.values[:, columns.index(Column(loss))]
-        line = line[np.isfinite(line)]
-        curve = tuple(float(f"{v:.4g}") for v in line[:: max(1, len(line) // CURVE)])
-    last = {c.quantity: _last(run, table, i, kind) for i, c in enumerate(columns)} if loss or kind == LOG else {}
-    return {name: v for name, v in last.items() if v is not None}, steps, curve
+        curve = tuple(float(f"{v:.4g}") for v in line[np.isfinite(line)])
+    last = {c.quantity: _last(run, table, i, kind) for i, c in enumerate(columns)}
+    return {name: v for name, v in last.items() if v is not None}, curve
 
 
 def _last(run: Run, table: Any, i: int, kind: str) -> float | None:

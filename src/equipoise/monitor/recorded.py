@@ -6,15 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
-from equipoise.monitor.layout import SCHEDULE, Column
 from equipoise.monitor.run import Run
 from equipoise.planner.live import read_groups, stepping
 from equipoise.planner.setting import Group
-
-Array = NDArray[np.float64]
 
 META = "setting"
 """The key in the run's metadata."""
@@ -127,46 +121,3 @@ def recorded(run: Run) -> list[Recorded]:
     except (KeyError, TypeError, ValueError):
         return []  # written by another version, or by hand
     return found
-
-
-class Schedules:
-    """Learning rate and weight decay of each group at every step, from the first to the last measured one.
-
-    Between the steps at which they are known they are taken to lie on straight lines.
-
-    Args:
-        run: the run.
-        last: up to this step.
-    """
-
-    def __init__(self, run: Run, last: int) -> None:
-        self._run, self.last = run, last
-        self._known = set(run.columns)
-        self._done: dict[tuple[str, int], Array] = {}
-
-    def lr(self, group: int) -> Array:
-        """The learning rate of a group: entry t is of step t + 1."""
-        return self._values("lr", group)
-
-    def weight_decay(self, group: int) -> Array:
-        """The weight decay of a group."""
-        return self._values("weight_decay", group)
-
-    def knots(self, name: str, group: int) -> tuple[NDArray[np.int64], Array]:
-        """The steps at which "lr" or "weight_decay" is known, and its values there."""
-        steps, values = [np.empty(0, np.int64)], [np.empty(0)]
-        for column, kind in ((f"{name}/{group}", "main"), (f"{name}_knot/{group}", SCHEDULE)):
-            if Column(column) in self._known:
-                series = self._run.series(column, kind=kind, points=None if kind == SCHEDULE else 4000)
-                exact = series.first == series.last
-                steps.append(series.steps[exact])
-                values.append(np.asarray(series.values[exact], np.float64))
-        at, which = np.unique(np.concatenate(steps)[::-1], return_index=True)  # the knots win, which are more exact
-        return at, np.concatenate(values)[::-1][which]
-
-    def _values(self, name: str, group: int) -> Array:
-        if (name, group) not in self._done:
-            at, values = self.knots(name, group)
-            steps = np.arange(1, self.last + 1)
-            self._done[name, group] = np.interp(steps, at, values) if len(at) else np.zeros(self.last)
-        return self._done[name, group]

@@ -14,4 +14,4 @@ def earlier(path: str | os.PathLike[str]) -> tuple[int, dict[str, float]]:
         return 0, {}
     with Run.open(path) as run:
         norms = {name: t.info["init_norm"] for name, t in run.tensors.items() if "init_norm" in t.info}
-        return int(max(run.steps, default=0)), norms
+        return run.coverage.taken, norms

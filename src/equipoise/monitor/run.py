@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sqlite3
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
@@ -17,12 +17,13 @@ from equipoise.monitor.choose import choose
 from equipoise.monitor.follow import Follower
 from equipoise.monitor.layout import LOG, SCHEDULE, Column, Quantity, TensorInfo
 from equipoise.monitor.schema import FOREVER, checked_path
-from equipoise.monitor.tables import Series, Table, from_log
+from equipoise.monitor.tables import Coverage, Series, Table, from_log
 from equipoise.planner.finding import Finding
 from equipoise.theory import _check
 
 if TYPE_CHECKING:
     from equipoise.monitor.compare import Comparison
+    from equipoise.monitor.diagnose import Diagnosis
     from equipoise.monitor.final import Best, Final
 
 STALE = 30.0
@@ -33,6 +34,9 @@ STALE_HERE = 600.0
 
 GAP = 1_000_000
 """Rows in one piece that may be missing; a larger step in their numbers is a damaged number."""
+
+SHOWN = "FROM rows WHERE segment = ? AND step <= ? AND typeof(step) = 'integer'"
+"""The rows of a segment up to a step; damage may have changed the type of a step."""
 
 
 class Run:
@@ -172,17 +176,45 @@ class Run:
     @property
     def steps(self) -> NDArray[np.int64]:
         """Every step with something measured or logged, in order."""
+        return self._steps(lambda kind: kind != SCHEDULE)
 
+    @property
+    def measured(self) -> NDArray[np.int64]:
+        """Every measured step, in order."""
+        return self._steps(lambda kind: kind == "main")
+
+    def _steps(self, which: Callable[[str], bool]) -> NDArray[np.int64]:
         def job(db: sqlite3.Connection) -> NDArray[np.int64]:
             found: list[int] = []
             for segment in self._archive.segments.values():
-                if segment.layout.kind == SCHEDULE:
-                    continue  # lr may be known of a step that was never taken
-                sql = "SELECT step FROM rows WHERE segment = ? AND step <= ? AND typeof(step) = 'integer'"
+                if not which(segment.layout.kind):
+                    continue
                 end = self._archive.cutoff(segment.life)
-                found += [s for (s,) in db.execute(sql, (segment.number, end))]
+                found += [s for (s,) in db.execute(f"SELECT step {SHOWN}", (segment.number, end))]
                 found += [d[0] for d in [self._archive.drafts.get(segment.number)] if d is not None and d[0] <= end]
             return np.unique(np.array(found, np.int64))
+
+        return self._archive.read(job)
+
+    @property
+    def coverage(self) -> Coverage:
+        """How many steps were taken, how many of them were measured, and to which step."""
+
+        def job(db: sqlite3.Connection) -> Coverage:
+            archive = self._archive
+            measured = last = taken = 0
+            for segment in archive.segments.values():
+                sql = f"SELECT count(*), max(step) {SHOWN}"
+                count, end = db.execute(sql, (segment.number, archive.cutoff(segment.life))).fetchone()
+                if count and segment.layout.kind == "main":
+                    measured, last = measured + count, max(last, end)
+                draft = archive.drafts.get(segment.number)
+                logged = draft[0] if draft is not None and draft[0] <= archive.cutoff(segment.life) else 0
+                taken = max(taken, end or 0, logged)
+            begins = [life.from_step or 0 for _, life in sorted(archive.lives.items())]
+            taken = max([taken, *begins[-1:]])  # one that goes on from a step took those before
+            start = begins[0] if 1 in archive.lives else 0
+            return Coverage(measured, max(0, taken - start), last, start)
 
         return self._archive.read(job)
 
@@ -306,8 +338,11 @@ class Run:
 
         return compare(self, tensor, neuron=neuron, points=points)
 
-    def diagnose(self) -> list[Finding]:
-        """What is wrong with the run, where, why, and what to do: what it has stored, and what its rows show now."""
+    def diagnose(self) -> Diagnosis:
+        """What is wrong with the run, where, why, and what to do: what it has stored, and what its rows show now.
+
+        A list of findings, with `coverage`: what was measured. Printed, an empty one says what that means.
+        """
         from equipoise.monitor.diagnose import diagnose
 
         return diagnose(self)

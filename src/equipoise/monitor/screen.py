@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from rich import box
@@ -90,6 +90,8 @@ def render(glance: Glance, *, width: int = 120, live: bool = False) -> Renderabl
         parts += [finding_line(f) for f in glance.findings[-LINES:]]
     elif glance.findings:
         parts.append(render_findings(glance.findings))
+    elif glance.step is not None and not glance.coverage.enough and glance.status != "running":
+        parts.append(Text(glance.coverage.verdict, style="yellow"))
     return Group(*parts)
 
 
@@ -99,8 +101,8 @@ def _title(glance: Glance) -> Text:
     if glance.step is not None and glance.age is not None:
         text.append(f"  step {glance.step:,}", style="default")
         text.append(f"  {ago(glance.age)}", style="dim")
-    if glance.measured is not None and glance.measured != glance.step:
-        text.append(f"  layers measured at step {glance.measured:,}", style="dim")
+    if glance.step is not None:
+        text.append(f"  {glance.coverage}", style="dim")
     return text
 
 
@@ -121,12 +123,15 @@ def _numbers(glance: Glance) -> RenderableType:
     if "balance_layers" in n:
         balances = f"layers {_number(n['balance_layers'])} · neurons {_number(n['balance_neurons'])}"
         grid.add_row("variation of rotation", balances)
-    hyper = [f"{word} {_range(n, name)}" for word, name in (("lr", "lr"), ("weight decay", "weight_decay"))]
-    if "lr/0" in n:
-        grid.add_row("settings", " · ".join(hyper))
-        left = _range(n, "init_share", "{:.3g}")
+    if glance.groups:
+        groups = glance.groups
+        lr, peak = _range([g.lr for g in groups]), _range([g.peak for g in groups])
+        peak = "" if peak == lr else f" (peak {peak})"
+        grid.add_row("settings", f"lr {lr}{peak} · weight decay {_range([g.weight_decay for g in groups])}")
+        left = _range([g.init_share for g in groups], "{:.3g}")
+        steps = _range([g.effective_steps for g in groups], "{:,.3g}")
         what = "initialisation" if glance.taken_as is None else "initial weights"
-        grid.add_row("memory", f"{_range(n, 'memory', '{:,.0f}')} steps · {what} left {left}")
+        grid.add_row("memory", f"{steps} of {glance.coverage.steps:,} steps · {what} left {left}")
     if glance.taken_as is not None:
         grid.add_row("taken as", glance.taken_as)
     return grid
@@ -186,11 +191,8 @@ def _number(value: float) -> str:
     return "" if math.isnan(value) else f"{value:.3g}"
 
 
-def _range(numbers: Mapping[str, float], name: str, form: str = "{:.4g}") -> str:
+def _range(values: Sequence[float], form: str = "{:.4g}") -> str:
     """The value of all groups, or their extremes."""
-    values = [v for key, v in numbers.items() if key.startswith(f"{name}/") and not math.isnan(v)]
-    if not values:
-        return "?"
     low, high = form.format(min(values)), form.format(max(values))
     return low if low == high else f"{low} to {high}"
 

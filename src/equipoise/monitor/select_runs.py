@@ -19,6 +19,8 @@ COLUMNS = {
     "tags": "",
     "status": "",
     "steps": "",
+    "measured": "how many steps were measured",
+    "measured_to": "the last measured step",
     "loss": LABEL,
     "last": "last training loss",
     "validation": "best validation loss",
@@ -38,6 +40,7 @@ SHOWN = (
     "tags",
     "status",
     "steps",
+    "measured",
     "loss",
     "validation",
     "lr",
@@ -146,7 +149,7 @@ def cell(line: Line, column: str, now: float | None = None) -> str:
         return "" if line.read else "…"
     if column in TIMES and isinstance(value, float):
         return ago((time.time() if now is None else now) - value) if value else ""
-    if column in ("steps", "validation_step"):
+    if column in ("steps", "measured", "measured_to", "validation_step"):
         return f"{value:,}"
     if isinstance(value, list):
         return ", ".join(value)

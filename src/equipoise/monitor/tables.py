@@ -12,6 +12,9 @@ from numpy.typing import NDArray
 
 from equipoise.monitor.layout import Column, Layout
 
+LEAST, UP_TO = 30, 0.9
+"""Enough of a run was measured with so many steps, the last of them after this share of all."""
+
 LARGEST = float(np.finfo(np.float64).max)
 
 
@@ -73,6 +76,53 @@ class Series(Table):
 
     def __iter__(self) -> Iterator[NDArray[Any]]:
         return iter((self.steps, self.values))
+
+
+@dataclass(frozen=True)
+class Coverage:
+    """How much of a run was measured.
+
+    Attributes:
+        measured: how many steps.
+        steps: how many were taken while the run was written.
+        last: the last measured step; 0 where none was.
+        start: the step before its first, which is 0 but for a run that goes on with another's training.
+    """
+
+    measured: int
+    steps: int
+    last: int
+    start: int = 0
+
+    @property
+    def taken(self) -> int:
+        """Number of the last step that was taken."""
+        return self.start + self.steps
+
+    @property
+    def enough(self) -> bool:
+        """Whether so much was measured that finding nothing means something."""
+        return self.measured >= LEAST and self.last - self.start >= UP_TO * self.steps
+
+    @property
+    def verdict(self) -> str:
+        """What it means that nothing was found.
+
+        >>> Coverage(59, 400, 398).verdict
+        'Nothing odd was found: 59 of 400 steps measured, to step 398.'
+        >>> Coverage(7, 400, 64).verdict
+        'Too little was measured to say: 7 of 400 steps measured, to step 64.'
+        """
+        return f"{'Nothing odd was found' if self.enough else 'Too little was measured to say'}: {self}."
+
+    def __str__(self) -> str:
+        """In words.
+
+        >>> str(Coverage(59, 400, 398)), str(Coverage(0, 400, 0))
+        ('59 of 400 steps measured, to step 398', '0 of 400 steps measured')
+        """
+        to = f", to step {self.last:,}" if self.measured else ""
+        return f"{self.measured:,} of {self.steps:,} step{'' if self.steps == 1 else 's'} measured{to}"
 
 
 @dataclass(frozen=True)

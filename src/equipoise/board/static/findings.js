@@ -1,13 +1,13 @@
 // Findings as cards: what is odd, its curve, what to do.
 "use strict";
-EQ.findings = (place, findings, show) => {
-  const text = JSON.stringify(findings);
+EQ.findings = (place, findings, show, verdict = "Nothing odd was found.", clear = true) => {
+  const text = JSON.stringify([findings, verdict, clear]);
   if (place.dataset.shown === text) return; // a card that somebody has opened stays open
   place.dataset.shown = text;
   const word = { error: "error", warning: "warning", info: "note" };
   const sign = { error: "✕", warning: "!", info: "i" };
   if (!findings.length) {
-    place.replaceChildren(EQ.el("p", { class: "fine" }, EQ.el("span", { class: "sign ok", "aria-hidden": "true" }, "✓"), "Nothing odd was found."));
+    place.replaceChildren(EQ.el("p", { class: "fine" }, EQ.el("span", { class: `sign ${clear ? "ok" : "info"}`, "aria-hidden": "true" }, clear ? "✓" : "?"), verdict));
     return;
   }
   place.replaceChildren(...findings.map((f) => {

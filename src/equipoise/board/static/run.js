@@ -2,7 +2,7 @@
 // that a file and a live page behave the same.
 "use strict";
 EQ.kinds.run = class {
-  static needs = ["notes", "layers", "axis", "logged", "spectra", "spectra-axis", "remembered"];
+  static needs = ["notes", "layers", "axis", "schedule", "logged", "spectra", "spectra-axis", "remembered"];
 
   constructor(section, key) {
     this.section = section;
@@ -111,7 +111,7 @@ EQ.kinds.run = class {
     const times = [...(c.column(axis, "time") ?? []), ...(c.column(logged, "time") ?? [])];
     this.longest = times.reduce((a, b) => Math.max(a, b), 0);
     this.xs = c.xOf(axis, this.x, this.longest);
-    const all = [...this.xs, ...c.xOf(logged, this.x, this.longest)].filter((v) => Number.isFinite(v) && (!this.logx || v > 0));
+    const all = [...this.xs, ...c.xOf(logged, this.x, this.longest), ...c.xOf(this.source("schedule"), this.x, this.longest)].filter((v) => Number.isFinite(v) && (!this.logx || v > 0));
     const low = all.reduce((a, b) => Math.min(a, b), Infinity), high = all.reduce((a, b) => Math.max(a, b), -Infinity);
     c.extent(this.range, this.logx ? low : low < 0.05 * high ? 0 : low, high, this.zoomed);
     for (const name of ["loss", "schedule", "heat", "norm", "rotation", "effective", "radial", "spectrum", "memory"]) {
@@ -150,12 +150,12 @@ EQ.kinds.run = class {
     EQ.model(`${this.key}-loss`).left[0].axis_label = EQ.plain(name ?? "");
   }
   drawSchedule() {
-    const axis = this.source("axis");
-    const columns = Object.keys(axis.data).filter((k) => k.includes("/"));
+    const source = this.source("schedule"), xs = EQ.curves.xOf(source, this.x, this.longest);
+    const columns = Object.keys(source.data).filter((k) => k.includes("/"));
     const possible = ["lr", "weight_decay", "init_share", "memory"].filter((q) => columns.some((k) => k.startsWith(q + "/")));
     const name = this.picked("schedule", possible);
     const mine = columns.filter((k) => k.startsWith(name + "/")).sort();
-    const curves = mine.map((k, i) => ({ name: `group ${k.split("/")[1]}`, color: EQ.color(i), xs: this.xs, ys: EQ.curves.column(axis, k) }));
+    const curves = mine.map((k, i) => ({ name: `group ${k.split("/")[1]}`, color: EQ.color(i), xs, ys: EQ.curves.column(source, k) }));
     EQ.curves.fill(`${this.key}-schedule`, curves, { ...this.options, amount: 0 });
     EQ.model(`${this.key}-schedule`).left[0].axis_label = this.notes.labels[name] ?? "";
   }
@@ -248,7 +248,7 @@ EQ.kinds.run = class {
     EQ.findings(this.found("[data-findings]"), n.findings, (tensor) => {
       this.choose([tensor, ...this.chosen]);
       this.found(".chosen").scrollIntoView({ behavior: "smooth" });
-    });
+    }, n.verdict, n.clear);
     const list = this.found("datalist");
     if (list.children.length !== this.names.length) list.replaceChildren(...this.names.map((value) => EQ.el("option", { value })));
     if (document.querySelectorAll("section.page").length < 3) document.title = `${n.name} · ${n.status} · equipoise`;
