@@ -37,18 +37,21 @@ from equipoise.optim.rules import Ratio, Rule
 
 logger = logging.getLogger("equipoise")
 
-THRESHOLDS = {"realize_reads_threshold": 8, "realize_acc_reads_threshold": 100}
-"""The direction is kept for the second pass over a row, so that roots and quotients are taken once; all else that is
-used twice is computed twice. The thresholds, in numbers of inputs, lie between the two."""
+KEPT, AGAIN = 8, 100
+"""Inductor keeps a value of more inputs than this that is used twice, and computes one of fewer again. A direction has
+more than eight. Within a row it is computed again, as the row is still in the cache and a kept one would be written to
+memory; over a whole tensor it is kept, as its gradient and averages would have to be read again."""
 
 
-def _options() -> dict[str, Any]:
+def _options(kind: Kind) -> dict[str, Any]:
     """What Inductor is asked for, as far as this torch knows it; imported here, as it takes a second."""
     from torch._inductor import config as known
 
-    options: dict[str, Any] = {name: value for name, value in THRESHOLDS.items() if hasattr(known, name)}
+    reads = AGAIN if kind.rows == "neuron" else KEPT
+    thresholds = {"realize_reads_threshold": reads, "realize_acc_reads_threshold": AGAIN}
+    options: dict[str, Any] = {name: value for name, value in thresholds.items() if hasattr(known, name)}
     # Named, so that torch's cache does not give several threads the code for one.
-    return options | {"cpp.enable_floating_point_contract_flag": "fast", "cpp.threads": torch.get_num_threads()}
+    return options | {"cpp.enable_floating_point_contract_flag": "fast", "cpp.threads": kind.threads}
 
 
 HINT = (1026, 2054)
@@ -224,7 +227,7 @@ def _compile(kind: Kind, columns: int) -> Callable[[list[Tensor]], list[Tensor]]
         example += [ones(shape[0], dtype, device), scalar(device)]
         height = {"neuron": rows, "part": rows // 2}.get(kind.rows, 1)
         example += [zeros(height, 1) for _ in range(columns)]
-    return inductor(_write(kind), example, _options())
+    return inductor(_write(kind), example, _options(kind))
 
 
 def inductor(
