@@ -11,6 +11,7 @@ import torch
 from typer.testing import CliRunner
 
 import equipoise as eq
+from equipoise.board.files import plan_html
 from equipoise.board.knobs import Knobs, moved, texts
 from equipoise.board.plan_page import CURVES, curves_of, grid_sources, live_sources, summary
 from equipoise.cli import app
@@ -167,7 +168,7 @@ def test_fine_tuning_is_shown_by_its_distance() -> None:
     far = plan.main_travel
     assert far is not None
     assert curves_of(plan)["left"][-1] == pytest.approx(far.expected)
-    page = eq.board.files.plan_html(plan)
+    page = plan_html(plan)
     assert "Distance from the start" in page
     assert "What is left of the initialisation" not in page
     assert "--finetune" in page
