@@ -358,7 +358,7 @@ def simulated(cadence: Cadence, cost: float, step_time: float, last: int) -> lis
 def test_a_long_run_pays_what_it_was_asked_for(cost: float, step_time: float) -> None:
     cadence = Cadence(overhead=0.01)
     simulated(cadence, cost, step_time, 20_000)
-    assert 0.005 <= (cadence.watched - 1) / cadence.trained <= 0.01
+    assert 0.005 <= cadence.share <= 0.01
 
 
 @pytest.mark.parametrize("last", [75, 400, 1000, 20_000, 300_000])
@@ -371,8 +371,7 @@ def test_coverage_comes_first(cost: float, last: int) -> None:
     gaps = np.diff([*measured, last])
     assert (gaps <= np.maximum(2, 1 + np.array(measured) / 6)).all()
     needed = 1 + 6 + 6 * np.log(last / 6)  # the fewest that cover it
-    share = (cadence.watched - 1) / cadence.trained
-    assert share <= 0.055 or len(measured) <= 1.2 * needed, "at most 5 %, but for coverage"
+    assert cadence.share <= 0.055 or len(measured) <= 1.2 * needed, "at most 5 %, but for coverage"
     if cost <= 0.003:
         assert last - measured[-1] <= max(6, last / 30), "the end is seen where 5 % pay for it"
 

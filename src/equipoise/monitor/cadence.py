@@ -137,5 +137,5 @@ class Cadence:
 
     @property
     def share(self) -> float:
-        """Watching's share of the training time so far."""
-        return self.watched / self.trained if self.trained else math.nan
+        """Watching's share of the training time so far, without what the first measured step took to set up."""
+        return (self.watched - self._setup) / self.trained if self.trained else math.nan

@@ -118,8 +118,7 @@ def _numbers(glance: Glance) -> RenderableType:
     if others:
         grid.add_row("logged last", " · ".join(others[:4]))
     if not math.isnan(n.get("step_time", math.nan)):
-        share = f" · watching {n['watch_share']:.1%}" if not math.isnan(n.get("watch_share", math.nan)) else ""
-        grid.add_row("time", f"{_seconds(n['step_time'])} a step{share}")
+        grid.add_row("time", f"{_seconds(n['step_time'])} a step{_watching(n.get('watch_share', math.nan))}")
     if "balance_layers" in n:
         balances = f"layers {_number(n['balance_layers'])} · neurons {_number(n['balance_neurons'])}"
         grid.add_row("variation of rotation", balances)
@@ -195,6 +194,17 @@ def _range(values: Sequence[float], form: str = "{:.4g}") -> str:
     """The value of all groups, or their extremes."""
     low, high = form.format(min(values)), form.format(max(values))
     return low if low == high else f"{low} to {high}"
+
+
+def _watching(share: float) -> str:
+    """What watching took, and why where it is more than usual.
+
+    >>> _watching(0.004), _watching(0.04)
+    (' · watching 0.4%', ' · watching 4.0%, to cover a run of short steps')
+    """
+    if math.isnan(share):
+        return ""
+    return f" · watching {share:.1%}" + (", to cover a run of short steps" if share > 0.01 else "")
 
 
 def _seconds(x: float) -> str:
