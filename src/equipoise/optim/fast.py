@@ -14,10 +14,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from equipoise.optim.clock import Clock, value_of
+from equipoise.optim.chunks import Chunks
+from equipoise.optim.clock import Clock, count_of, value_of
 from equipoise.optim.compiled import SWITCHES, Kind, kernel, ones, scalar, warn
 from equipoise.optim.moves import Constrain, Move, Piece, direction, directions, step_numbers, turns
-from equipoise.optim.rate import hollow, rate, sent
+from equipoise.optim.rate import hollow, sent
 from equipoise.optim.rotate import RowMove
 from equipoise.optim.rules import Rule
 
@@ -61,13 +62,18 @@ class Fast:
         cost much more than their arithmetic.
         """
         compiled = wanted(group, t) and not hollow(pieces[0].w)
-        if not compiled and (not isinstance(self.move, RowMove) or group["foreach"] is False):
+        if not compiled and group["foreach"] is False:
             return pieces, grads
         if not (self.rule.compiles and self.move.compiles) or (t == 1 and self.rule.starts(group)):
             return pieces, grads
         turning = isinstance(self.move, RowMove) and any(turns(piece.w, group) for piece in pieces)
         if turning and self.move.numbers(self.rule, t, 1, group, ()) is None:  # type: ignore[attr-defined]
             return pieces, grads  # the weights stay, to the bit, and nothing is begun
+        if not compiled:
+            others = [i for i, piece in enumerate(pieces) if not self._chunked(piece, grads[i], t, group)]
+            pieces, grads = [pieces[i] for i in others], [grads[i] for i in others]
+            if not pieces or not isinstance(self.move, RowMove):
+                return pieces, grads
         left: list[int] = []
         for batch in self._plan(pieces, grads, group).batches:
             if batch.rows is None:
@@ -76,6 +82,49 @@ class Fast:
                 left += self._packed(batch, pieces, grads, t, group)
         left.sort()
         return [pieces[i] for i in left], [grads[i] for i in left]
+
+    def _chunked(self, piece: Piece, grad: Tensor, t: int, group: dict[str, Any]) -> bool:
+        """Step a large parameter eagerly, chunk by chunk, if it lies on the CPU and can be; whether it was."""
+        w, state, move = piece.w, piece.state, self.move
+        if w.numel() < SMALL or w.device.type != "cpu" or hasattr(w, "placements") or hollow(w):
+            return False
+        rows = self._rows(w, group)
+        known = rows in ("flat", "neuron", "tensor") and not self.rule.by_rows
+        if rows is None or not known or not _lies(piece, grad, rows, self.rule.state):
+            return False
+        layout = _layout(w, rows if rows == "neuron" else "flat")
+        grad = grad if grad.stride() == w.stride() else torch.empty_like(w, dtype=grad.dtype).copy_(grad)
+        w_, g_, chunks = _laid(w, layout), _laid(grad, layout), Chunks(self.rule, move, t, group)
+        averages = [_laid(state[name], layout) for name in self.rule.state]
+        if rows == "flat":
+            chunks.flat(w_, g_, averages, self._plain_numbers(group))
+            if isinstance(move, Constrain):
+                move.hold(piece, t, group)
+            return True
+        assert isinstance(move, RowMove)
+        move.start(piece, group)
+        steps = move.steps(state)
+        numbers = move.numbers(self.rule, t, steps, group, ())
+        assert numbers is not None
+        columns = [state[name] for name in move.columns]
+        if rows == "neuron":
+            chunks.neurons(w_, g_, averages, columns, numbers)
+        else:
+            desk = self._room("d", w.numel(), w.dtype, w.device)
+            chunks.whole(w_, g_, averages, columns, numbers, desk)
+        state["row_step"] = count_of(steps)
+        return True
+
+    def _plain_numbers(self, group: dict[str, Any]) -> dict[str, Any]:
+        """The numbers of a plain step; a constraint takes the place of decay."""
+        return step_numbers(group) | ({"left": 1.0} if isinstance(self.move, Constrain) else {})
+
+    def _room(self, name: str, size: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+        """Memory to work in, kept from step to step."""
+        key = (name, dtype, device)
+        if key not in self._desk or self._desk[key].numel() < size:
+            self._desk[key] = torch.empty(size, dtype=dtype, device=device)
+        return self._desk[key]
 
     def _plan(self, pieces: list[Piece], grads: list[Tensor], group: dict[str, Any]) -> Plan:
         """Who goes where: made once, and again when parameters, states or options are others than then."""
@@ -112,9 +161,8 @@ class Fast:
             pack.fill(pieces, grads)
             g = move.prepare(pack.g.to(pack.w.dtype), pack.w, own)
             u = direction(g, pack.w, tuple(pack.averages), rule=self.rule, t=t, group=own)
-            columns, w = move.rows(pack.w, directions(u, 1)[0], tuple(pack.columns), numbers, own)
+            columns, _ = move.rows(pack.w, directions(u, 1)[0], tuple(pack.columns), numbers, own, pack.w)
             torch._foreach_copy_(pack.columns, list(columns))
-            pack.w.copy_(w)
             pack.empty(pieces)
         self._clock.tick([pieces[i].state for i in batch.members])
         return []
@@ -172,13 +220,8 @@ class Fast:
 
     def _workspace(self, w: Tensor, low: torch.dtype) -> tuple[Tensor, Tensor]:
         """Room for the weights and the gradients of a pack, the same for all packs."""
-        made = []
-        for name, dtype in (("w", w.dtype), ("g", low)):
-            key = (name, dtype, w.device)
-            if key not in self._desk:
-                self._desk[key] = torch.empty(PACK + SMALL, dtype=dtype, device=w.device)
-            made.append(self._desk[key])
-        return made[0], made[1]
+        w_, g_ = (self._room(name, PACK + SMALL, kind, w.device) for name, kind in (("w", w.dtype), ("g", low)))
+        return w_, g_
 
     def _rows(self, w: Tensor, group: dict[str, Any]) -> str | None:
         """What a row of a parameter is to a kernel; None where there is no kernel for it."""
@@ -207,15 +250,13 @@ class Fast:
         move, rows = self.move, batch.rows
         assert rows is not None
         first = batch.members[0]
-        mine: dict[str, Any] | None = step_numbers(group)
+        mine: dict[str, Any] | None = self._plain_numbers(group)
         sized = move.sized if batch.columns and isinstance(move, RowMove) else None
         if batch.columns:
             assert isinstance(move, RowMove)
             mine = move.numbers(self.rule, t, move.steps(pieces[first].state), group, ())
             if mine is None:  # the weights stay where they are, to the bit
                 return False
-        elif isinstance(move, Constrain):
-            mine = {"lr": rate(group), "left": 1.0}
         given = mine
         numbers = {f"rule.{k}": v for k, v in self.rule.numbers(t, group).items()}
         numbers |= {f"move.{k}": v for k, v in given.items()} | {"l2": float(group["l2"])}

@@ -145,14 +145,20 @@ class RowMove(Move):
         put(piece.w, w)
 
     def rows(
-        self, w: Tensor, d: Tensor, columns: tuple[Tensor, ...], numbers: dict[str, float], group: dict[str, Any]
+        self,
+        w: Tensor,
+        d: Tensor,
+        columns: tuple[Tensor, ...],
+        numbers: dict[str, float],
+        group: dict[str, Any],
+        out: Tensor | None = None,
     ) -> tuple[tuple[Tensor, ...], Tensor]:
-        """The new columns, and the rows moved along their directions."""
+        """The new columns, and the rows moved along their directions; into `out`, which may be w itself."""
         ww, dw, dd = self.products(w, d, group)
         d = self.direction(d, group)
         columns, keep, push = self.turn(ww, dw, dd, columns, self.sized(numbers, w.shape[1]))
-        d = torch.where(push != 0, d, 0.0)  # what is not finite moves nothing; to look first would wait for the device
-        return columns, w.mul(keep).addcmul_(d, push, value=-1)
+        # What is not finite moves nothing; to look first would wait for the device.
+        return columns, torch.mul(w, keep, out=out).addcmul_(d.nan_to_num(0.0, 0.0, 0.0), push, value=-1)
 
 
 @final

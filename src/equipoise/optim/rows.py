@@ -44,7 +44,9 @@ def row_dot(a: Tensor, b: Tensor) -> Tensor:
     """The inner product of each row of a with its row of b, as a column, in one pass over the two."""
     if hasattr(a, "placements") or torch.compiler.is_compiling():
         return row_sum(a * b)
-    return torch.einsum("ij,ij->i", a, b).unsqueeze(1)
+    if a is b:
+        return torch.linalg.vector_norm(a, dim=1, keepdim=True).square()
+    return torch.linalg.vecdot(a, b).unsqueeze(1)
 
 
 def row_mean(rows: Tensor) -> Tensor:
