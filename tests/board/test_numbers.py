@@ -54,9 +54,12 @@ def sources(html: str) -> dict[str, dict[str, Any]]:
     texts = re.findall(r"<script[^>]*>(.*?)</script>", html, re.S)
     (packed,) = [json.loads(t) for t in texts if t.lstrip().startswith("{") and '"roots"' in t]
     found: dict[str, dict[str, Any]] = {}
+    models: list[str] = []
 
     def walk(thing: Any) -> None:
         if isinstance(thing, dict):
+            if thing.get("type") == "object" and "name" in thing.get("attributes", {}):
+                models.append(thing["attributes"]["name"])
             if thing.get("name") == "ColumnDataSource" and "attributes" in thing:
                 mine = thing["attributes"]
                 entries = mine.get("data", {}).get("entries", [])
@@ -69,6 +72,7 @@ def sources(html: str) -> dict[str, dict[str, Any]]:
                 walk(value)
 
     walk(packed)
+    assert len(models) == len(set(models)), "scripts find models by their names"
     return found
 
 
@@ -133,7 +137,7 @@ def test_forecasts_are_those_of_every_step_taken(page: dict[str, dict[str, Any]]
 
 @pytest.mark.parametrize("run", ["run0", "run1"])
 def test_settings_are_those_of_every_step_taken(both: dict[str, dict[str, Any]], run: str) -> None:
-    drawn = both[f"{run}-schedule"]
+    drawn = both[f"{run}-settings"]
     steps = drawn["step"]
     assert steps[0] == 1
     assert steps[-1] == STEPS, "it was measured to step 399 or 384, and trained to 400"

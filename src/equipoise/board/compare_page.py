@@ -22,7 +22,7 @@ from equipoise.monitor.short_names import short_names
 MOST = 12
 """Runs on one page."""
 
-CARRIED = ("layers", "axis", "schedule", "logged")
+CARRIED = ("layers", "axis", "settings", "logged")
 
 
 def compare_section(runs: Sequence[RunData], key: str = "compare", *, beside: Sequence[str] = ()) -> Section:

@@ -69,7 +69,7 @@ def run_sources(data: RunData) -> dict[str, dict[str, Any]]:
         "notes": {"json": [as_json(notes(data))]},
         "layers": layers_data(data),
         "axis": axis_data(data, data.layers),
-        "schedule": axis_data(data, data.schedule)
+        "settings": axis_data(data, data.schedule)
         | {name: np.asarray(v, np.float64) for name, v in data.schedule.values.items()},
         "logged": logged,
         "spectra": spectra or {"none": []},

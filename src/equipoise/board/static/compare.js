@@ -56,7 +56,7 @@ EQ.kinds.compare = class {
       place.title = this.layer ?? "";
     }
     this.longest = Math.max(0, ...on.flatMap((r) => ["axis", "logged"].map((p) => Array.from(c.column(this.part(r, p), "time") ?? []).pop() ?? 0)));
-    const all = on.flatMap((r) => ["axis", "schedule", "logged"].flatMap((p) => c.xOf(this.part(r, p), this.x, this.longest))).filter((v) => Number.isFinite(v) && (!this.logx || v > 0));
+    const all = on.flatMap((r) => ["axis", "settings", "logged"].flatMap((p) => c.xOf(this.part(r, p), this.x, this.longest))).filter((v) => Number.isFinite(v) && (!this.logx || v > 0));
     this.low = all.reduce((a, b) => Math.min(a, b), Infinity);
     this.high = all.reduce((a, b) => Math.max(a, b), -Infinity);
     if (!all.length) [this.low, this.high] = [this.logx ? 1 : 0, 2];
@@ -89,8 +89,8 @@ EQ.kinds.compare = class {
     const values = (r, name, column) => c.column(this.part(r, name), column);
     c.fill(`${this.key}-logged`, on.map((r) => ({ ...r, xs: c.xOf(this.part(r, "logged"), this.x, this.longest), ys: values(r, "logged", `v:${logged}`), low: values(r, "logged", `l:${logged}`), high: values(r, "logged", `h:${logged}`) })).filter((v) => v.ys), this.options);
     this.source("logged").left[0].axis_label = EQ.plain(logged ?? "");
-    const schedule = this.pick("schedule", ["lr", "weight_decay", "init_share", "memory"].filter((q) => this.columns(on, "schedule", (k) => k.startsWith(q + "/")).length));
-    const lines = on.flatMap((r) => this.columns([r], "schedule", (k) => k.startsWith(schedule + "/")).sort().map((k) => ({ ...r, name: `${r.name}, group ${k.split("/")[1]}`, xs: c.xOf(this.part(r, "schedule"), this.x, this.longest), ys: values(r, "schedule", k) })));
+    const schedule = this.pick("schedule", ["lr", "weight_decay", "init_share", "memory"].filter((q) => this.columns(on, "settings", (k) => k.startsWith(q + "/")).length));
+    const lines = on.flatMap((r) => this.columns([r], "settings", (k) => k.startsWith(schedule + "/")).sort().map((k) => ({ ...r, name: `${r.name}, group ${k.split("/")[1]}`, xs: c.xOf(this.part(r, "settings"), this.x, this.longest), ys: values(r, "settings", k) })));
     c.fill(`${this.key}-schedule`, lines, { ...this.options, amount: 0 });
     this.source("schedule").left[0].axis_label = this.notes.labels[schedule] ?? "";
     const of = (q) => on.map((r) => ({ ...r, xs: this.xs(r), ys: this.line(r, q), dashed: this.line(r, `${q}_forecast`) })).filter((v) => v.ys);

@@ -2,7 +2,7 @@
 // that a file and a live page behave the same.
 "use strict";
 EQ.kinds.run = class {
-  static needs = ["notes", "layers", "axis", "schedule", "logged", "spectra", "spectra-axis", "remembered"];
+  static needs = ["notes", "layers", "axis", "settings", "logged", "spectra", "spectra-axis", "remembered"];
 
   constructor(section, key) {
     this.section = section;
@@ -111,7 +111,7 @@ EQ.kinds.run = class {
     const times = [...(c.column(axis, "time") ?? []), ...(c.column(logged, "time") ?? [])];
     this.longest = times.reduce((a, b) => Math.max(a, b), 0);
     this.xs = c.xOf(axis, this.x, this.longest);
-    const all = [...this.xs, ...c.xOf(logged, this.x, this.longest), ...c.xOf(this.source("schedule"), this.x, this.longest)].filter((v) => Number.isFinite(v) && (!this.logx || v > 0));
+    const all = [...this.xs, ...c.xOf(logged, this.x, this.longest), ...c.xOf(this.source("settings"), this.x, this.longest)].filter((v) => Number.isFinite(v) && (!this.logx || v > 0));
     const low = all.reduce((a, b) => Math.min(a, b), Infinity), high = all.reduce((a, b) => Math.max(a, b), -Infinity);
     c.extent(this.range, this.logx ? low : low < 0.05 * high ? 0 : low, high, this.zoomed);
     for (const name of ["loss", "schedule", "heat", "norm", "rotation", "effective", "radial", "spectrum", "memory"]) {
@@ -150,7 +150,7 @@ EQ.kinds.run = class {
     EQ.model(`${this.key}-loss`).left[0].axis_label = EQ.plain(name ?? "");
   }
   drawSchedule() {
-    const source = this.source("schedule"), xs = EQ.curves.xOf(source, this.x, this.longest);
+    const source = this.source("settings"), xs = EQ.curves.xOf(source, this.x, this.longest);
     const columns = Object.keys(source.data).filter((k) => k.includes("/"));
     const possible = ["lr", "weight_decay", "init_share", "memory"].filter((q) => columns.some((k) => k.startsWith(q + "/")));
     const name = this.picked("schedule", possible);
