@@ -12,6 +12,7 @@ from typing import Any
 import known
 import numpy as np
 import pytest
+import torch
 from known import STEPS
 from typer.testing import CliRunner
 
@@ -206,6 +207,8 @@ def test_the_words_of_a_run_page(page: dict[str, dict[str, Any]]) -> None:
         "best val_loss": f"{BEST:.4g} at step {BEST_STEP}", "tensors": "3, 2 of them matrices",
     }  # fmt: skip
     assert facts.items() >= expected.items()
+    quarters = [float(x) for x in facts["lr over the run"].split(" → ")]
+    assert quarters == pytest.approx([known.LR[s - 1] for s in (1, 101, 200, 300, 400)], rel=6e-3)
     assert number(facts["batches remembered"]) == pytest.approx(known.effective_steps(STEPS), rel=5e-3)
     assert facts["batches remembered"].endswith(" of 400")
     assert number(facts["initialisation left"]) == pytest.approx(100 * known.init_share(STEPS), rel=5e-3)
@@ -216,6 +219,7 @@ def test_equal_runs_compare_as_equal(both: dict[str, dict[str, Any]]) -> None:
     differs = {row["name"] for row in said["settings"] if row["differs"]}
     assert differs <= {"measured", "findings"}, "how often they were measured, and nothing else"
     values = {row["name"]: row["values"] for row in said["settings"]}
+    assert len(set(values["lr over the run"])) == 1
     assert values["peak lr"] == ["0.02", "0.02"]
     ends = {row["name"]: [cell["text"] for cell in row["cells"]] for row in said["losses"]}
     expected = {"loss, mean of the last 5 %": MEAN, "loss, last": LAST, "val_loss, best": BEST}
@@ -337,3 +341,20 @@ def test_the_page_of_a_plan() -> None:
     assert number(summary["initialisation left"]) == pytest.approx(100 * np.prod(kept), rel=5e-3)
     assert number(summary["batches remembered"]) == pytest.approx(c.sum() ** 2 / (c @ c), rel=5e-3)
     assert lr.max() == pytest.approx(known.PEAK)
+
+
+def test_a_run_that_ends_as_nan_shows_nan_everywhere(tmp_path: Path) -> None:
+    model = torch.nn.Linear(4, 3)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with eq.watch(model, optimizer, tmp_path / "a") as watch:
+        for step in range(1, 41):
+            model(torch.ones(2, 4)).sum().backward()
+            optimizer.step()
+            watch.log(loss=1.25 if step < 39 else math.nan)
+    said = notes(sources(report_html([tmp_path / "a"])))
+    assert ", loss NaN (mean of the last 5 %)" in said["sentence"]
+    assert dict(said["facts"])["loss, last"] == "NaN"
+    (row,) = Runs(tmp_path).answer({"columns": "loss,last"})["rows"]
+    assert row["cells"][-2:] == ["NaN", "NaN"]
+    assert "loss NaN (mean of the last 5 %), last NaN at step 40" in "\n".join(terminal(str(tmp_path / "a")))
+    assert "NaN" in "\n".join(terminal(str(tmp_path), command="runs"))

@@ -9,7 +9,7 @@ import numpy as np
 from bokeh.models import ColumnDataSource, MultiLine, Range1d
 
 from equipoise.board.findings_view import MOST, as_json, finding_dict, tensor_of
-from equipoise.board.gather import OF_GROUPS, OF_LAYERS, OF_SPECTRA, RunData
+from equipoise.board.gather import OF_GROUPS, OF_LAYERS, OF_SPECTRA, RunData, main_group
 from equipoise.board.heatmap import heatmap
 from equipoise.board.layers import axis_data, layers_data, lines_figure
 from equipoise.board.memory_view import memory_data
@@ -133,6 +133,7 @@ def facts(data: RunData) -> list[list[str]]:
         tops = dict.fromkeys(number(top) for top in groups)  # of groups, each value once
         if tops:
             rows.append([said, ", ".join(tops)])
+    rows += _over_the_run(data)
     rows.append(["measured", str(data.coverage).replace(" measured", "")])
     rows += loss_facts(data)
     if data.tensors:
@@ -151,6 +152,17 @@ def facts(data: RunData) -> list[list[str]]:
     known = {"optimizer", "lr", "weight_decay"}
     plain = {k: v for k, v in data.meta.items() if k not in known and isinstance(v, str | int | float | bool)}
     return rows + [[str(k), number(v) if isinstance(v, float) else str(v)] for k, v in list(plain.items())[:8]]
+
+
+def _over_the_run(data: RunData) -> list[list[str]]:
+    """Lr and weight decay of the main group where they change: at the first step, each quarter, and the last."""
+    rows, group, curve = [], main_group(data.tensors), data.schedule
+    for name, what in (("lr", "lr over the run"), ("weight_decay", "weight decay over the run")):
+        values = curve.values.get(f"{name}/{group}")
+        if values is not None and np.isfinite(values).all() and np.ptp(values) > 1e-6 * np.abs(values).max():
+            quarters = np.interp(np.linspace(curve.step[0], curve.step[-1], 5).round(), curve.step, values)
+            rows.append([what, " → ".join(number(float(x)) for x in quarters)])
+    return rows
 
 
 def loss_facts(data: RunData) -> list[list[str]]:
