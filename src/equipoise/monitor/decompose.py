@@ -6,6 +6,7 @@ from functools import cache
 from typing import Any, NamedTuple
 
 from equipoise.planner.live import stepping
+from equipoise.theory.directions import decay_share
 
 DECOUPLED = ("adamw", "muon", "lion", "adafactor", "signsgdm", "sophia", "adan", "lamb")
 """Optimizers, by a part of their name, that do w ← (1 − lr·wd)w before their step. Adam, NAdam and RAdam say it."""
@@ -62,7 +63,7 @@ def group_step(optimizer: Any, group: dict[str, Any]) -> GroupStep:
         kind = str(group.get("decay", "lr"))
         move = type(inner.move).__name__
         turning = inner is not optimizer or move not in ("Decay", "Constrain")
-        lost = 0.0 if move == "Constrain" else _lost(kind, lr, wd, group)
+        lost = 0.0 if move == "Constrain" else decay_share(lr, wd, decay=kind, lr_max=group.get("lr_max"))
         coupled = wd == 0 and l2 > 0
         return GroupStep(
             weight_decay=wd or l2, lost=lost, coupled=coupled, decays=_through(group, lr * l2) if coupled else lost,
@@ -86,15 +87,6 @@ def _decouples(name: str) -> bool:
 def _through(group: dict[str, Any], share: float) -> float:
     """What L2 takes that goes through an average that does not sum to one."""
     return share / max(1.0 - float(group.get("momentum") or 0.0), 1e-9)
-
-
-def _lost(kind: str, lr: float, wd: float, group: dict[str, Any]) -> float:
-    if kind == "independent":
-        return wd
-    if kind == "corrected":
-        top = max(lr, float(group.get("lr_max") or 0.0))
-        return wd * lr * lr / top if top else 0.0
-    return lr * wd
 
 
 def _number(value: Any) -> float:

@@ -17,6 +17,7 @@ from equipoise.optim.many import Many, Traced
 from equipoise.optim.rate import add, rate
 from equipoise.optim.rows import everywhere, row_count
 from equipoise.optim.rules import Ratio, Rule
+from equipoise.theory.directions import decay_share
 
 
 def decayed(w: Any, u: Any, *, lr: Any, left: Any) -> None:
@@ -40,15 +41,7 @@ def cautious(w: Any, u: Any, *, lr: Any, left: Any) -> None:
 
 def decay_of(group: dict[str, Any]) -> Any:
     """d, the share of the weight that a step's decay takes, for the group's kind of decay; a tensor where lr is one."""
-    lr, wd = rate(group), float(group["weight_decay"])
-    match group["decay"]:
-        case "independent":
-            return wd
-        case "corrected":
-            top = max(float(group["lr_max"] or 0.0), 1e-38)
-            return wd * lr * lr / (lr.clamp_min(top) if torch.is_tensor(lr) else max(lr, top))
-        case _:
-            return lr * wd
+    return decay_share(rate(group), float(group["weight_decay"]), decay=group["decay"], lr_max=group["lr_max"])
 
 
 @dataclass(frozen=True)

@@ -55,12 +55,11 @@ def settled(rule: Rule, group: dict[str, Any], shape: tuple[int, ...] = (1,)) ->
     if known["optimizer"] == "sgdm":
         known["coupled"] = group["decay"] == "lr"
     lr = known_rate(group)
-    top = None if group["decay"] != "corrected" else max(lr, float(group["lr_max"] or 0.0)) or None
     known |= {
         "lr": lr,
         "weight_decay": float(group["weight_decay"]),
         "decay": group["decay"],
-        "lr_max": top,
+        "lr_max": (group["lr_max"] or None) if group["decay"] == "corrected" else None,
         "method": group["method"],
     } | rule.theory_of(shape, group)
     return _settled(tuple(sorted(known.items())))

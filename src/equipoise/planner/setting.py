@@ -16,6 +16,7 @@ from equipoise import schedules
 from equipoise.schedules import Schedule
 from equipoise.theory import DECAYS, OPTIMIZERS, _check, default_betas
 from equipoise.theory._check import Array
+from equipoise.theory.directions import decay_share
 
 KINDS = ("matrix", "embedding", "gain", "bias")
 """What a tensor is for. Gains and biases have no direction to rotate; they are told by their update size."""
@@ -95,14 +96,7 @@ class Group:
         """
         if self.is_coupled and self.optimizer == "sgdm" and (lr * weight_decay < 1).all():
             return -np.expm1(-lr * weight_decay / (1 - self.betas[0]))
-        match self.decay:
-            case "independent":
-                return weight_decay
-            case "corrected":
-                top = self.lr_max or float(lr.max())
-                return weight_decay * lr**2 / top if top else np.zeros_like(lr)
-            case _:
-                return lr * weight_decay
+        return decay_share(lr, weight_decay, decay=self.decay, lr_max=self.lr_max)
 
 
 @dataclass(frozen=True)

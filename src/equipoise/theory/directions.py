@@ -30,6 +30,14 @@ OPTIMIZERS = ("sgdm", "rmsprop", "adam", "adamw", "adam_l2", "adam_nested", "sig
 DECAYS = ("lr", "independent", "corrected", "cautious")
 """Decay kinds: w ← (1−ηλ)w as torch does, (1−λ)w, (1−λη²/η_max)w, and (1−ηλ)w only where u·w ≥ 0."""
 
+MEANING = {
+    "lr": "lr · weight_decay",
+    "independent": "weight_decay",
+    "corrected": "weight_decay · lr² / lr_max",
+    "cautious": "lr · weight_decay",
+}
+"""What each takes of the weights."""
+
 BETAS = {"lion": (0.9, 0.99)}
 """The optimizers whose averaging factors, where nobody says, are not Adam's (0.9, 0.999): those of `eq.Lion`."""
 
@@ -136,17 +144,40 @@ def direction(
     )
 
 
+def decay_share(lr: Any, weight_decay: Any, *, decay: str = "lr", lr_max: float | None = None) -> Any:
+    """d, the share of the weights that a step's decay takes (cautious: where it acts), 1 or more included.
+
+    The one place that knows the kinds of decay; steps, plans and measurements ask it. Corrected decay takes λη²/η_max,
+    and ηλ where lr is above η_max.
+
+    Args:
+        lr: η, a number, an array or a tensor.
+        weight_decay: λ, a number or an array.
+        decay: one of `DECAYS`.
+        lr_max: η_max. Default: the largest lr.
+
+    >>> decay_share(1e-3, 0.1), decay_share(1e-3, 0.1, decay="corrected", lr_max=1e-2)
+    (0.0001, 1e-05)
+    >>> decay_share(1e-3, 0.1, decay="corrected", lr_max=1e-4)
+    0.0001
+    """
+    if decay == "independent":
+        return weight_decay
+    if decay == "corrected" and lr_max is not None:
+        ratio = lr / max(lr_max, 1e-38)
+        return lr * weight_decay * (ratio.clip(max=1.0) if hasattr(ratio, "clip") else min(ratio, 1.0))
+    if decay == "corrected" and np.ndim(lr):
+        return lr * weight_decay * (lr / (float(np.max(lr)) or 1.0))
+    return lr * weight_decay
+
+
 def kept_share(lr: Array, weight_decay: Array, *, decay: str = "lr", lr_max: float | None = None) -> Array:
-    """a_t, the share of the weights that a step's decay keeps, for each decay kind (cautious: where it acts)."""
-    match _check.choice("decay", decay, DECAYS):
-        case "independent":
-            lost, meaning = weight_decay, "weight_decay"
-        case "corrected":
-            top = float(lr.max()) if lr_max is None else _check.number("lr_max", lr_max, low=0, open_low=True)
-            lost, meaning = weight_decay * lr**2 / (top or 1.0), "weight_decay · lr² / lr_max"
-        case _:
-            lost, meaning = lr * weight_decay, "lr · weight_decay"
-    _check.below_one(lost, lr, weight_decay, meaning)
+    """a_t = 1 − d_t, the share of the weights that a step's decay keeps; refuses decay that takes all of them."""
+    _check.choice("decay", decay, DECAYS)
+    if decay == "corrected" and lr_max is not None:
+        _check.number("lr_max", lr_max, low=0, open_low=True)
+    lost = decay_share(lr, weight_decay, decay=decay, lr_max=lr_max)
+    _check.below_one(lost, lr, weight_decay, MEANING[decay])
     return 1.0 - lost
 
 
