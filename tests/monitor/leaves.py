@@ -19,7 +19,7 @@ from torch.optim import SGD
 
 import equipoise as eq
 
-FOLDER, STEPS, ENDING = sys.argv[1], int(sys.argv[2]), sys.argv[3]
+FOLDER, STEPS, ENDING = "", 0, ""
 
 
 def trained() -> eq.monitor.Watch:
@@ -90,6 +90,7 @@ def in_thread(target: Callable[[], object]) -> None:
 
 
 if __name__ == "__main__":
+    FOLDER, STEPS, ENDING = sys.argv[1], int(sys.argv[2]), sys.argv[3]
     if ENDING == "garbage":
         trained()
         time.sleep(0.5)  # while the thread that writes makes the last rows, it holds the tensors

@@ -74,8 +74,6 @@ def test_decay_in_the_wrong_places(tmp_path: Path) -> None:
     model = net()
     found = run(tmp_path / "a", model, torch.optim.AdamW(model.parameters(), 1e-3, weight_decay=0.1))
     assert found["decay-on-gains"].where == "0.bias"
-    found = run(tmp_path / "b", net(), torch.optim.AdamW(net().parameters(), 1e-3, weight_decay=0.0))
-    assert found["layer-frozen"].where == "0.weight", "the optimizer has another network's parameters"
     model = net()
     found = run(tmp_path / "c", model, torch.optim.AdamW(model.parameters(), 1e-3, weight_decay=0.0))
     assert found["no-decay"].severity == "info", "meant, if it is nowhere"

@@ -92,7 +92,7 @@ def test_a_sink_that_fails_is_one_finding_and_off(
     assert [step for step, _ in good.sent] == [1, 2, 3, 4]
     if where != "close":  # the others are told, while they are there
         assert [f.code for _, f in good.found] == ["update-lost", "sink-failed"]
-    assert len([r for r in caplog.records if "sending failed" in r.message]) == 1
+    assert len([r for r in caplog.records if "sink-failed in sink Kept: OSError" in r.message]) == 1
     with eq.Run.open(tmp_path) as stored:
         assert [f.code for f in stored.findings] == ["update-lost", "sink-failed"]
         assert len(stored.series("norm", "0.weight")) == 4

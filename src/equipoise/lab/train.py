@@ -115,7 +115,9 @@ class _Training:
         trial, done = self.trial, self.done
         meta = {"trial": trial.key, "name": f"{trial.model} {trial.data} {trial.optimizer} seed {trial.seed}"}
         resume: bool | int = done.step if done.step else False
-        watch = {"every": None, "diagnose": False} | {k: v for k, v in trial.watch.items() if k != "structure"}
+        watch = {"every": None, "diagnose": False, "quiet": True} | {
+            k: v for k, v in trial.watch.items() if k != "structure"
+        }
         diverged = False
         began = saved = time.perf_counter()
         before = done.seconds

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from typing import Any
 
 from equipoise.monitor import notes
 from equipoise.monitor.sending import Sending
+from equipoise.monitor.voice import Voice
 from equipoise.monitor.writer import RunWriter
 from equipoise.planner.finding import Finding
-
-log = logging.getLogger("equipoise.monitor")
 
 GIVE_UP = 3
 """After so many failures nothing more is measured."""
@@ -22,10 +20,11 @@ class Faults:
 
     Args:
         strict: raise failures instead of noting them.
+        voice: says what is found.
     """
 
-    def __init__(self, strict: bool) -> None:
-        self._strict = strict
+    def __init__(self, strict: bool, voice: Voice) -> None:
+        self._strict, self._voice = strict, voice
         self._writer: RunWriter | None = None
         self._sending: Sending | None = None
         self.findings: list[Finding] = []
@@ -47,9 +46,10 @@ class Faults:
         """Whether to measure nothing more."""
         return self.count >= GIVE_UP
 
-    def note(self, finding: Finding, step: int) -> None:
-        """Keep a finding, and store it with its step."""
+    def note(self, finding: Finding, step: int, error: Exception | None = None) -> None:
+        """Keep a finding, say it, and store it with its step; with the exception behind it, if there is one."""
         self.findings.append(finding)
+        self._voice.finding(finding, step, error)
         if self._writer is not None:
             self._writer.finding(finding, step)
         if self._sending is not None:
@@ -71,8 +71,7 @@ class Faults:
             raise error
         if self.noted("watch-failed"):
             return
-        log.warning("watching failed at step %d and goes on without it: %r", step, error, exc_info=error)
-        self.note(notes.watch_failed(step, error, GIVE_UP), step)
+        self.note(notes.watch_failed(step, error, GIVE_UP), step, error)
 
     def later(self, make: Callable[[], Any]) -> Callable[[], Any] | Any:
         """What another thread may call in this one's place: None where it fails. If strict, it is called at once."""

@@ -11,6 +11,7 @@ import torch
 
 from equipoise._extras import importing
 from equipoise.monitor.endings import status_of
+from equipoise.monitor.owners import model_of
 from equipoise.monitor.watching import Watch, watch
 
 with importing("hf", "transformers"):
@@ -29,11 +30,13 @@ class WatchCallback(TrainerCallback):
 
     Args:
         path: directory of the run; `equipoise` in the Trainer's `output_dir` if not given.
+        quiet: say nothing, as for `eq.watch`.
         options: as for `eq.watch`.
     """
 
-    def __init__(self, path: str | os.PathLike[str] | None = None, **options: Any) -> None:
-        self._path, self._options = path, options
+    def __init__(self, path: str | os.PathLike[str] | None = None, *, quiet: bool = False, **options: Any) -> None:
+        self._path = path
+        self._options: dict[str, Any] = {"quiet": quiet} | options
         self.watch: Watch | None = None
         """The watch of the last training, once that has begun."""
 
@@ -50,7 +53,7 @@ class WatchCallback(TrainerCallback):
         self.close("crashed")
         path = os.path.join(args.output_dir or ".", "equipoise") if self._path is None else self._path
         options: dict[str, Any] = {"resume": state.global_step} if state.global_step else {}
-        self.watch = watch(model, optimizer, path, **(options | self._options))
+        self.watch = watch(model_of(model, optimizer), optimizer, path, **(options | self._options))
 
     def on_step_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any

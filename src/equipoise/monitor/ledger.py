@@ -309,6 +309,8 @@ def _by_whom(directory: Path) -> str:
         return ""
     try:
         host, pid = db.execute("SELECT host, pid FROM lives ORDER BY life DESC LIMIT 1").fetchone()
+        if (host, pid) == (schema.host(), os.getpid()):
+            return " by this process (close() of the watch or writer ends that)"
         return f" by process {pid} on {host.partition('/')[0]}"
     except (sqlite3.Error, TypeError):
         return ""

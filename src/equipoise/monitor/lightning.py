@@ -10,6 +10,7 @@ from torch import Tensor
 
 from equipoise._extras import importing
 from equipoise.monitor.endings import status_of
+from equipoise.monitor.owners import model_of
 from equipoise.monitor.watching import Watch, watch
 from equipoise.theory import _check
 
@@ -28,13 +29,20 @@ class WatchCallback(pl.Callback):
     Args:
         path: directory of the run; `equipoise` in the Trainer's `default_root_dir` if not given.
         optimizer: number of the one to watch, where the module has several. Default: all, as one run.
+        quiet: say nothing, as for `eq.watch`.
         options: as for `eq.watch`.
     """
 
     def __init__(
-        self, path: str | os.PathLike[str] | None = None, *, optimizer: int | None = None, **options: Any
+        self,
+        path: str | os.PathLike[str] | None = None,
+        *,
+        optimizer: int | None = None,
+        quiet: bool = False,
+        **options: Any,
     ) -> None:
-        self._path, self._options = path, options
+        self._path = path
+        self._options: dict[str, Any] = {"quiet": quiet} | options
         self._which = None if optimizer is None else _check.whole("optimizer", optimizer)
         self.watch: Watch | None = None
         """The watch of the last fit, once that has begun."""
@@ -49,7 +57,7 @@ class WatchCallback(pl.Callback):
                 raise ValueError(f"optimizer = {self._which}: the module has {len(given)}, counted from 0")
             given = given[self._which]
         options: dict[str, Any] = {"resume": trainer.global_step} if trainer.global_step else {}
-        self.watch = watch(pl_module, given, path, **(options | self._options))
+        self.watch = watch(model_of(pl_module, given), given, path, **(options | self._options))
 
     def on_train_batch_start(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: Any, batch_idx: int

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+import re
 import threading
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -11,11 +13,14 @@ import torch
 from torch import Tensor
 
 from equipoise.monitor.layout import LOG, Column, Layout, Quantity
-from equipoise.monitor.quantities import GLOBAL, PER_TENSOR
+from equipoise.monitor.quantities import GLOBAL, PER_GROUP, PER_TENSOR
 from equipoise.monitor.tables import to_log
 from equipoise.monitor.writer import RunWriter
 
 MEASURED = {q.name for q in (*GLOBAL, *PER_TENSOR)}
+
+OWN = re.compile("|".join([*(re.escape(q.name) for q in GLOBAL), *(rf"{re.escape(q.name)}/\d+" for q in PER_GROUP)]))
+"""Names of what is measured of the whole run, which would be there twice."""
 
 MOST = 256
 """Steps that may wait for the thread that writes."""
@@ -68,8 +73,6 @@ class Logged:
         self._changed = False
         self._newest: dict[str, tuple[int, float]] = {}
         self._lock = threading.RLock()
-        self.ends: dict[str, tuple[float, float]] = {}
-        """The first and the last number of each name so far."""
         if writer is not None:
             writer.collect(self._take_what_is_there)
 
@@ -138,7 +141,6 @@ class Logged:
             self._writer.draft(step, numbers, kind=LOG)
             return
         self._newest |= {name: (step, value) for name, value in row.items()}
-        self.ends |= {name: (self.ends.get(name, (value,))[0], value) for name, value in row.items()}
         self._writer.append(step, numbers, kind=LOG)
 
     def take(self) -> dict[int, dict[str, float]]:
@@ -157,6 +159,10 @@ def _number(name: str, value: Any) -> float | _Away:
     Raises:
         ValueError: it is none.
     """
+    if name == "step":
+        raise ValueError(f"step = {value!r}: watch counts the steps itself; leave it out, or give it another name")
+    if OWN.fullmatch(name):
+        raise ValueError(f"{name}: is the name of something that watch measures; give it another, as loop_{name}")
     if isinstance(value, Tensor):
         if value.numel() != 1:
             raise ValueError(f"{name} has shape {tuple(value.shape)}: must be a number, or have one element")
@@ -166,6 +172,29 @@ def _number(name: str, value: Any) -> float | _Away:
         return float(value.item() if isinstance(value, Tensor) else value)
     except (TypeError, ValueError):
         raise ValueError(f"{name} = {value!r}: must be a number, or a tensor with one element") from None
+
+
+def named(numbers: Any, more: dict[str, Any]) -> dict[str, Any]:
+    """What `log` was given, by name.
+
+    Args:
+        numbers: a mapping, or None.
+        more: keywords.
+
+    Raises:
+        ValueError: it is no mapping of names, or a name is there twice.
+    """
+    if numbers is None:
+        return more
+    if not isinstance(numbers, Mapping):
+        kind = type(numbers).__name__
+        raise ValueError(f'log({kind}): must be names with numbers: log(loss=loss), or log({{"loss": loss}})')
+    for name in numbers:
+        if not isinstance(name, str):
+            raise ValueError(f"log: {name!r} is no name; the keys of the mapping must be strings")
+        if name in more:
+            raise ValueError(f"log: {name!r} is in the mapping and a keyword; give it once")
+    return {**numbers, **more}
 
 
 def whole(value: Any) -> Any:

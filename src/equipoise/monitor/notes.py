@@ -61,3 +61,21 @@ def sink_failed(name: str, error: Exception) -> Finding:
         "the run itself has everything; mend the sink before the next run",
         "docs/send.md",
     )
+
+
+def other_parameters(others: int, count: int) -> Finding:
+    """Some of the optimizer's parameters are not the model's.
+
+    Args:
+        others: how many.
+        count: of how many.
+    """
+    return Finding(
+        "other-parameters",
+        "warning",
+        "optimizer",
+        f"{others} of the optimizer's {count} parameters are not the model's",
+        "an optimizer of the model's parameters",
+        "they are watched without names; give watch a module that holds all, as torch.nn.ModuleList([model, loss])",
+        "docs/watch.md",
+    )

@@ -6,8 +6,10 @@ from typing import Any
 
 from torch import Tensor
 
+from equipoise.monitor import notes
 from equipoise.monitor.layout import Quantity
 from equipoise.monitor.quantities import PER_GROUP
+from equipoise.planner.finding import Finding
 from equipoise.planner.live import stepping
 
 
@@ -40,6 +42,35 @@ class Owners:
 
     def __len__(self) -> int:
         return len(self.each)
+
+    def _of(self, model: Any) -> tuple[int, int]:
+        """How many parameters there are, and how many of them are a model's."""
+        known = {id(p) for p in model.parameters()}
+        mine = [id(p) in known for group in self.param_groups for p in group["params"]]
+        return len(mine), sum(mine)
+
+    def check(self, model: Any) -> None:
+        """Refuse the optimizers of another model.
+
+        Args:
+            model: a module; None is that of any.
+        """
+        count, shared = (0, 0) if model is None else self._of(model)
+        if count and not shared:
+            raise ValueError(
+                f"optimizer: {count} of its {count} parameters are not the model's; give the optimizer that was made "
+                "from this model's parameters, after the model was changed or wrapped, or model=None to watch it "
+                "without names"
+            )
+
+    def others(self, model: Any) -> Finding | None:
+        """The finding that some parameters are not the model's, if so.
+
+        Args:
+            model: as for `check`.
+        """
+        count, shared = (0, 0) if model is None else self._of(model)
+        return None if shared == count else notes.other_parameters(count - shared, count)
 
     @property
     def param_groups(self) -> list[dict[str, Any]]:
@@ -102,6 +133,17 @@ def _hooked(optimizer: Any) -> Any:
             )
         one = one.optimizer
     return one
+
+
+def model_of(model: Any, optimizer: Any) -> Any:
+    """A model, or None where it has none of the optimizer's parameters, as with DeepSpeed's, which are copies.
+
+    Args:
+        model: the model that a framework trains.
+        optimizer: its optimizers.
+    """
+    owners = Owners(optimizer)
+    return None if model is None or not owners._of(model)[1] else model
 
 
 def groups_in(optimizer: Any) -> list[dict[str, Any]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -15,6 +16,7 @@ from equipoise.monitor.run import Run
 from equipoise.monitor.schema import FILE
 from equipoise.monitor.sinks import BY_NAME, Place, Sink
 from equipoise.monitor.sinks.lane import Lane, name_of
+from equipoise.monitor.sinks.logs import Logs
 from equipoise.monitor.sinks.summary import Summary
 from equipoise.monitor.writer import RunWriter
 from equipoise.planner.finding import Finding
@@ -44,6 +46,12 @@ def checked(sinks: Sequence[Sink | str]) -> list[Sink | str]:
     return list(sinks)
 
 
+def logger_of(sinks: Sequence[Sink | str]) -> logging.Logger | None:
+    """The logger that one of the sinks sends findings to, if any does."""
+    made = [Logs() if sink == "logging" else sink for sink in sinks]
+    return next((sink.logger for sink in made if isinstance(sink, Logs)), None)
+
+
 class Sending:
     """The sinks of one watch.
 
@@ -52,7 +60,7 @@ class Sending:
         path: directory of the run.
         step: the last step before those to come.
         resume: whether the run goes on.
-        note: stores a finding about a sink.
+        note: stores a finding about a sink, and is given the exception behind it.
         strict: raise what goes wrong.
     """
 
@@ -62,7 +70,7 @@ class Sending:
         path: str | os.PathLike[str],
         step: int,
         resume: bool,
-        note: Callable[[Finding], None],
+        note: Callable[[Finding, Exception], None],
         strict: bool = False,
     ) -> None:
         self._note, self._strict = note, strict
@@ -152,7 +160,7 @@ class Sending:
     def _failed(self, name: str, error: Exception) -> None:
         if self._strict:
             raise error
-        self._note(notes.sink_failed(name, error))
+        self._note(notes.sink_failed(name, error), error)
 
 
 def _before(path: str | os.PathLike[str]) -> tuple[int, Mapping[str, Any]]:

@@ -19,7 +19,7 @@ from equipoise.monitor.endings import STATUSES, Ending, status_of
 from equipoise.monitor.faults import Faults
 from equipoise.monitor.finite import FiniteWatch
 from equipoise.monitor.knots import Knots
-from equipoise.monitor.logged import Logged, whole
+from equipoise.monitor.logged import Logged, named, whole
 from equipoise.monitor.measuring import Measuring, TogetherError
 from equipoise.monitor.owners import Owners, cheap, groups_in, has_closure
 from equipoise.monitor.ranks import rank_of, same_everywhere
@@ -29,6 +29,7 @@ from equipoise.monitor.reviewing import Reviewing
 from equipoise.monitor.schema import checked_path
 from equipoise.monitor.sinks import Sink
 from equipoise.monitor.tensors import Watched
+from equipoise.monitor.voice import Voice
 from equipoise.monitor.writer import RunWriter
 from equipoise.planner.finding import Finding
 from equipoise.planner.live import judge_optimizers
@@ -51,6 +52,7 @@ def watch(
     meta: Mapping[str, Any] | None = None,
     sinks: Sequence[Sink | str] = (),
     diagnose: bool = True,
+    quiet: bool = False,
     strict: bool = False,
 ) -> Watch:
     """Measure what every step does to every layer, and store it as a run.
@@ -77,6 +79,8 @@ def watch(
         sinks: where to send a summary as well: "tensorboard", "wandb", "mlflow", "trackio", "logging", or objects as
             in `equipoise.monitor.sinks`.
         diagnose: look for what is wrong, now and then and at the end, and note it as findings.
+        quiet: say nothing. Default: warnings and errors are logged by "equipoise", and how the run ended; in a terminal
+            they are printed where logging does not show them.
         strict: raise what goes wrong instead of noting it, for tests.
 
     Returns:
@@ -98,21 +102,9 @@ def watch(
     3
     """
     return Watch(
-        model,
-        optimizer,
-        path,
-        every,
-        overhead,
-        steps,
-        neurons,
-        spectra,
-        resume,
-        finetune,
-        meta,
-        sinks,
-        diagnose,
-        strict,
-    )
+        model, optimizer, path, every, overhead, steps, neurons, spectra, resume, finetune, meta, sinks, diagnose,
+        quiet, strict,
+    )  # fmt: skip
 
 
 class Watch:
@@ -122,7 +114,7 @@ class Watch:
         self, model: torch.nn.Module | None, optimizer: Any, path: str | os.PathLike[str], every: int | None,
         overhead: float, steps: int | None, neurons: int, spectra: int | None, resume: bool | int,
         finetune: bool | None, meta: Mapping[str, Any] | None, sinks: Sequence[Sink | str], diagnose: bool,
-        strict: bool,
+        quiet: bool, strict: bool,
     ) -> None:  # fmt: skip
         if model is not None and not isinstance(model, torch.nn.Module):
             raise ValueError(f"model = {model!r}: must be a torch.nn.Module, or None")
@@ -132,17 +124,20 @@ class Watch:
         told(finetune)
         sinks = sending.checked(sinks)
         owners = self._owners = Owners(optimizer)
+        owners.check(model)
         rank, _ = rank_of()
         last, norms = (0, {}) if resume is False else earlier(path)
         self.step = last if resume is True else int(resume)
         """Number of the last step that was taken, or is being taken."""
         if owners.sharded:
             self.step = same_everywhere(self.step)
+        self._began = self.step
         self._cadence = Cadence(every, overhead, self.step, steps)
         spectra = None if spectra is None else _check.whole("spectra", spectra)
         neurons = _check.whole("neurons", neurons)
         self._measuring = Measuring(model, owners, neurons, spectra, self._cadence, rank == 0, norms)
-        self._faults = Faults(strict)
+        self._voice = Voice(path, rank == 0 and not quiet, sending.logger_of(sinks))
+        self._faults = Faults(strict, self._voice)
         self._sending = sending.Sending(
             sinks if rank == 0 else (), path, self.step, resume is not False, self._note, strict
         )
@@ -151,9 +146,12 @@ class Watch:
             described = [*quantities.GLOBAL, *quantities.PER_TENSOR, *spectrum.QUANTITIES]
             self._writer = RunWriter(
                 path, meta={"optimizer": owners.name, "torch": torch.__version__} | dict(meta or {}),
-                quantities=described, resume=resume, strict=strict,
+                quantities=described, resume=resume, strict=strict, warn=self._voice.warn,
             )  # fmt: skip
         self._faults.tell(self._writer, self._sending)
+        others = owners.others(model)
+        if others is not None:
+            self._note(others)
         if self.step == 0 or finetune is not None:  # else the run goes on as what it was taken for
             self._try(self._judge, model, finetune)
         self._sending.open(self._writer)
@@ -172,20 +170,23 @@ class Watch:
 
     # What a user calls
 
-    def log(self, **numbers: float | Tensor) -> None:
+    def log(self, numbers: Mapping[str, float | Tensor] | None = None, /, **more: float | Tensor) -> None:
         """Store numbers such as the loss with the last step; call it after `optimizer.step()`.
 
-        A tensor is kept as it is, and moved off its device later, so that nothing waits for it.
+        `log(loss=loss)`, `log({"loss": loss})`, or both. A tensor is moved off its device beside training, so that
+        nothing waits for it.
 
         Args:
             numbers: by name: a number, or a tensor with one element.
+            more: the same, as keywords.
         """
+        given = named(numbers, more)
         if self._closed:
             return
         self._ending.went_on()
         try:
-            numbers = {name: whole(value) for name, value in numbers.items()}  # all processes must take part in this
-            self._logged.add(self.step, numbers)
+            whole_ones = {name: whole(value) for name, value in given.items()}  # all processes must take part in this
+            self._logged.add(self.step, whole_ones)
         except Exception as error:
             self._fail(error)
 
@@ -240,6 +241,7 @@ class Watch:
             finally:
                 if self._writer is not None:
                     self._writer.close(status)
+                    self._voice.end(status, self._began, self.step, self.findings)
 
     def __enter__(self) -> Self:
         return self
@@ -307,7 +309,7 @@ class Watch:
         found = look(step, self._measuring.frame.tensors)
         if found is not None:
             self._finite = None
-            self._say([found])
+            self._say([found], step)
 
     def _due(self, step: int) -> bool:
         return self._cadence.due(step) and not self._faults.too_many and self._measuring.takes_part
@@ -398,14 +400,14 @@ class Watch:
         self._cadence.also(seconds)
         self._faults.note_once("update-lost", lambda: arrived.update_lost, self.step)
 
-    def _say(self, found: list[Finding]) -> None:
+    def _say(self, found: list[Finding], step: int | None = None) -> None:
         """Note findings whose code is new: a run's worst layer may change, its story does not."""
         for finding in found:
             if not self._faults.noted(finding.code):
-                self._note(finding)
+                self._faults.note(finding, self.step if step is None else step)
 
-    def _note(self, finding: Finding) -> None:
-        self._faults.note(finding, self.step)
+    def _note(self, finding: Finding, error: Exception | None = None) -> None:
+        self._faults.note(finding, self.step, error)
 
     def _try(self, job: Callable[..., object], *args: Any) -> None:
         try:

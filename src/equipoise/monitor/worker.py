@@ -30,19 +30,21 @@ class Trouble:
         dropped: rows that are not stored.
         failure: the first error.
         error: the last error that nobody was told.
+        warn: where to say it.
     """
 
     where: Path
     dropped: int = 0
     failure: str = ""
     error: Exception | None = None
+    warn: Callable[[str], object] = log.warning
 
     def fail(self, error: Exception) -> None:
         """Keep an error, and log the first."""
         self.error = error
         if not self.failure:
             self.failure = f"{type(error).__name__}: {error}"
-            log.warning("%s: the run cannot be written, training goes on: %s", self.where, error)
+            self.warn(f"{self.where}: the run cannot be written, training goes on: {error}")
 
 
 class Worker:
@@ -126,7 +128,7 @@ class Worker:
             if not self._wake.wait_for(lambda: self._fits(size), PATIENCE):
                 self._stalled = True
                 if not self._trouble.dropped:
-                    log.warning("%s: the disk is slower than training; rows are left out", self._trouble.where)
+                    self._trouble.warn(f"{self._trouble.where}: the disk is slower than training; rows are left out")
         return self._fits(size)
 
     def _work(self, ledger: Ledger) -> None:

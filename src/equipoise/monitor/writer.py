@@ -37,6 +37,7 @@ class RunWriter:
             supersedes the rows after it at once. Where there is no run, one begins.
         buffer: bytes of rows that may wait for the disk; up to three times as much is held for a moment.
         strict: raise what goes wrong, for tests.
+        warn: is given what goes wrong in words, once; logging's by default.
 
     Raises:
         RunError: there is a run and `resume` is not set, somebody writes it, or it is damaged.
@@ -63,6 +64,7 @@ class RunWriter:
         resume: bool | int = False,
         buffer: int = 64 << 20,
         strict: bool = False,
+        warn: Callable[[str], object] = log.warning,
     ) -> None:
         self.path = checked_path(path)
         if self.path.exists() and not self.path.is_dir():
@@ -77,7 +79,7 @@ class RunWriter:
         self._last: dict[str, int] = {}
         self._floor = -1 if isinstance(resume, bool) else resume
         self._resumed = False
-        self._trouble = Trouble(self.path)
+        self._trouble = Trouble(self.path, warn=warn)
         self.refused: Finding | None = None
         """The first thing that was not stored because it made no sense."""
         self._worker: Worker | None = None
@@ -291,7 +293,7 @@ class RunWriter:
                 "numbers, rows that fit their layout, steps that increase",
                 "mend the call; more like it is left out silently", "docs/run.md",
             )  # fmt: skip
-            log.warning("%s: not stored: %s", self.path, error)
+            self._trouble.warn(f"{self.path}: not stored: {error}")
             self.finding(self.refused)
 
     def _record(self, kind: str, key: str, value: Any, step: int | None = None) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 from collections.abc import Mapping
@@ -10,8 +9,6 @@ from typing import Any
 
 from equipoise.monitor.sinks.base import Sink
 from equipoise.planner.finding import Finding
-
-log = logging.getLogger("equipoise.monitor")
 
 BURST = 100
 """Steps that are sent at once, before `every_seconds` counts: a short run is sent whole."""
@@ -142,9 +139,7 @@ class Lane:
             self._fail(error)
 
     def _fail(self, error: Exception) -> None:
-        if self.error is None:
-            self.error = error
-            log.warning("%s: sending failed and is off now, training goes on: %r", self.name, error, exc_info=error)
+        self.error = self.error or error
 
 
 def name_of(sink: Any) -> str:

@@ -32,7 +32,7 @@ class Logs:
     """
 
     def __init__(self, logger: str | logging.Logger = "equipoise.watch", *, every_seconds: float = 10.0) -> None:
-        self._log = logging.getLogger(logger) if isinstance(logger, str) else logger
+        self.logger = logging.getLogger(logger) if isinstance(logger, str) else logger
         self.every_seconds = every_seconds
 
     @classmethod
@@ -43,19 +43,19 @@ class Logs:
     @property
     def memory(self) -> dict[str, Any]:
         """What to know when the run goes on."""
-        return {"logger": self._log.name}
+        return {"logger": self.logger.name}
 
     def send(self, step: int, numbers: Mapping[str, float]) -> None:
         """One line: what the loop logged, and a few numbers of the layers; all of them in the record's `numbers`."""
         logged = [(n.removeprefix("equipoise/log/"), n) for n in numbers if n.startswith("equipoise/log/")]
         words = [f"{word} {numbers[name]:.4g}" for word, name in (*logged, *LINE) if name in numbers]
-        self._log.info("step %d: %s", step, ", ".join(words), extra={"step": step, "numbers": dict(numbers)})
+        self.logger.info("step %d: %s", step, ", ".join(words), extra={"step": step, "numbers": dict(numbers)})
 
     def finding(self, step: int, finding: Finding) -> None:
         """A line at the level of its severity."""
         words = ("step %d: %s: %s", step, finding.code, text_of(finding))
-        self._log.log(LEVELS[finding.severity], *words, extra={"step": step, "finding": finding.to_dict()})
+        self.logger.log(LEVELS[finding.severity], *words, extra={"step": step, "finding": finding.to_dict()})
 
     def close(self, status: str) -> None:
         """A last line."""
-        self._log.info("%s", status)
+        self.logger.info("%s", status)
