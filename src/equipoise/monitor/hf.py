@@ -72,7 +72,7 @@ class WatchCallback(TrainerCallback):
     ) -> None:
         """Store the numbers that the Trainer logs."""
         if self.watch is not None:
-            self.watch.log(**{name: float(value) for name, value in (logs or {}).items() if isinstance(value, Real)})
+            self.watch.log({name: float(value) for name, value in (logs or {}).items() if isinstance(value, Real)})
 
     def on_train_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any

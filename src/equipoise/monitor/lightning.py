@@ -94,7 +94,7 @@ class WatchCallback(pl.Callback):
 
     def _metrics(self, trainer: pl.Trainer) -> None:
         if self.watch is not None:
-            self.watch.log(**{name: value for name, value in trainer.callback_metrics.items() if name != "loss"})
+            self.watch.log({name: value for name, value in trainer.callback_metrics.items() if name != "loss"})
 
     def _close(self, status: str) -> None:
         if self.watch is not None:
