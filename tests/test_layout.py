@@ -22,7 +22,7 @@ MAY_IMPORT = {
     "schedules": {"theory", "_extras"},
     "geometry": {"theory"},
     "optim": {"theory", "schedules", "geometry"},
-    "planner": {"theory", "schedules"},
+    "planner": {"theory", "schedules", "optim"},
     "monitor": {"_extras", "_memory", "theory", "schedules", "optim", "planner"},
     "board": {"_memory", "theory", "schedules", "planner", "monitor"},
     "lab": {"_extras", "theory", "schedules", "geometry", "optim", "planner", "monitor", "board"},

@@ -82,7 +82,9 @@ class Assembler:
         by_shape = "matrix" if tensor.p.ndim > 1 else "bias" if tensor.name.endswith("bias") else "gain"
         role = self._roles.get(id(tensor.p), by_shape)
         neurons = self._frame.samples[i] if i in self._matrices else ()
-        info = {"dtype": str(tensor.p.dtype).removeprefix("torch."), "update_scale": tensor.scale}
+        info: dict[str, Any] = {"dtype": str(tensor.p.dtype).removeprefix("torch."), "update_scale": tensor.scale}
+        if tensor.matrix is not None:
+            info["matrix"] = list(tensor.matrix[:3])
         if init_norm is not None:
             info["init_norm"] = init_norm
         return TensorInfo(tensor.name, tuple(tensor.p.shape), role, tensor.group, neurons, info)
@@ -110,7 +112,7 @@ class Assembler:
     def hyper(self, owners: Owners, steps: list[GroupStep]) -> Hyper:
         """The hyperparameters of each tensor in this step; no decay where there was no gradient."""
         if self._walks is None or not self._walks.fits(owners):
-            shapes = [(t.group, tuple(t.p.shape), t.scale) for t in self._frame.tensors]
+            shapes = [(t.group, t.matrix[:3] if t.matrix else tuple(t.p.shape), t.scale) for t in self._frame.tensors]
             self._walks = Walks(owners, shapes)
         key = (steps, self._frame.has_grad.tobytes())
         square = self._walks.square(self._frame.ages)

@@ -160,7 +160,7 @@ class Case:
             "bias_correction": g.bias_correction,
             # The loss of a layer that begins at 0 depends on its norm: its gradients have a size of their own.
             "scale_invariant": len(info.shape) > 1 and info.info.get("init_norm") != 0,
-            "shape": (rows, size // rows) if muon else None,
+            "shape": tuple(info.info.get("matrix") or (rows, size // rows)) if muon else None,
             "size": None if muon else self.size,
             "init_norm": float(seen.before[0]) / self.part,
         }

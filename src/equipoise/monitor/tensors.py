@@ -15,8 +15,9 @@ from torch import Tensor
 
 from equipoise.monitor.owners import Owners
 from equipoise.monitor.ranks import rank_of
+from equipoise.optim.dynamics_of import MatrixLayout, matrix_layout
 from equipoise.optim.roles import known_parameters
-from equipoise.planner.live import muon_scale, read_groups, stepping
+from equipoise.planner.live import read_groups, stepping
 
 WRAPPERS = re.compile(r"(^|\.)(_orig_mod|_fsdp_wrapped_module|_checkpoint_wrapped_module|module)(?=\.|$)")
 """Parts of names that compile, FSDP, checkpointing and DDP put in."""
@@ -34,7 +35,7 @@ class Watched:
         rows: its neurons; 1 for fewer than two dimensions, or where neurons are not told apart.
         first: where they begin among all rows.
         offset: of them, where this process's shard begins.
-        scale: by how much the optimizer scales lr for its shape.
+        matrix: what of it is a matrix to the optimizer, where that is for matrices.
         counts: whether this process counts it; of replicas only one does.
     """
 
@@ -45,8 +46,13 @@ class Watched:
     rows: int
     first: int
     offset: int
-    scale: float
+    matrix: MatrixLayout | None
     counts: bool
+
+    @property
+    def scale(self) -> float:
+        """By how much the optimizer scales lr for its shape."""
+        return 1.0 if self.matrix is None else self.matrix.scale
 
     @property
     def local(self) -> Tensor:
@@ -170,8 +176,8 @@ def watched(owners: Owners, names: dict[int, str], neurons: bool) -> list[Watche
                 name = names.get(id(p), f"group {i}, parameter {j}")
                 rows = p.shape[0] if p.ndim > 1 and neurons else 1
                 offset, counts = _shard(p, sharded)
-                scale = muon_scale(tuple(p.shape), group) if known.optimizer == "muon" and p.ndim > 1 else 1.0
-                found.append(Watched(name, p, k, i, rows, first, offset if rows > 1 else 0, scale, counts))
+                layout = matrix_layout(tuple(p.shape), group) if known.optimizer == "muon" and p.ndim > 1 else None
+                found.append(Watched(name, p, k, i, rows, first, offset if rows > 1 else 0, layout, counts))
                 first += rows
     return found
 

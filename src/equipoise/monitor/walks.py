@@ -44,7 +44,7 @@ def walk(group: Group, shape: tuple[int, ...], update_scale: float = 1.0) -> Wal
 
     Args:
         group: the group in theory's words.
-        shape: of the tensor.
+        shape: of the tensor; for Muon of its matrices, (…, rows, columns).
         update_scale: by how much the optimizer scales lr for this shape, as Muon does.
     """
     sgd = group.optimizer == "sgdm"
@@ -53,7 +53,7 @@ def walk(group: Group, shape: tuple[int, ...], update_scale: float = 1.0) -> Wal
         if group.optimizer == "muon":
             if len(shape) < 2:
                 return Walk(float("nan"), False, False)
-            square = float(min(shape[0], size // shape[0]))
+            square = float(size // max(shape[-2:]))  # the shorter sides of all matrices
         else:
             momentum = group.betas[0] if group.optimizer in ("sgdm", "signsgdm") else None
             u = direction(group.optimizer, size=size, betas=group.betas, momentum=momentum, nesterov=group.nesterov)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from equipoise.optim.dynamics_of import matrix_layout
 from equipoise.planner.setting import Group, Tensor
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ def read_optimizer(
             if hasattr(inner, "rule") and tensor.dtype in ("bfloat16", "float16"):
                 tensor = replace(tensor, dtype="float32")  # ours keep a float32 copy of such weights
             rounded = None if tensor.init_rms is None else float(f"{tensor.init_rms:.1e}")
-            key = (tensor.shape, tensor.kind, i, tensor.dtype, rounded)
+            key = (tensor.shape, tensor.matrix, tensor.kind, i, tensor.dtype, rounded)
             seen = tensors.get(key)
             tensors[key] = tensor if seen is None else _with_count(seen)
     if frozen:
@@ -129,6 +129,7 @@ def _tensor(name: str, p: torch.Tensor, kind: str | None, group: int, muon: dict
         else p.detach().float().square().mean().sqrt().item()
     )
     shape = tuple(p.shape)
+    layout = matrix_layout(shape, muon) if muon and len(shape) > 1 else None
     return Tensor(
         name=name,
         shape=shape,
@@ -136,19 +137,9 @@ def _tensor(name: str, p: torch.Tensor, kind: str | None, group: int, muon: dict
         init_rms=rms,
         group=group,
         dtype=str(p.dtype).removeprefix("torch."),
-        update_scale=muon_scale(shape, muon) if muon else 1.0,
+        update_scale=1.0 if layout is None else layout.scale,
+        matrix=None if layout is None else layout[:3],
     )
-
-
-def muon_scale(shape: tuple[int, ...], group: dict[str, Any]) -> float:
-    """How Muon, torch's or ours, scales lr by shape: √max(1, rows/columns) unless another rule was chosen."""
-    rows, columns = shape[0], math.prod(shape[1:])
-    rule = group.get("scale", group.get("adjust_lr_fn"))  # ours, or torch's
-    if rule in ("adam", "match_rms_adamw"):
-        return 0.2 * math.sqrt(max(rows, columns))
-    if rule in ("spectral", "none"):
-        return math.sqrt(rows / columns) if rule == "spectral" else 1.0
-    return math.sqrt(max(1.0, rows / columns))
 
 
 def _with_count(tensor: Tensor) -> Tensor:

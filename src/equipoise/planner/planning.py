@@ -269,7 +269,7 @@ def _scales(group: Group) -> bool:
 def _forecast(setting: Setting, t: Tensor) -> tuple[Forecast, Stationary, float | None]:
     g = setting.groups[t.group]
     muon = g.optimizer == "muon" and len(t.shape) > 1
-    shape = (t.rows, t.size // t.rows) if muon else None
+    shape = (t.matrix or (t.rows, t.size // t.rows)) if muon else None
     name = "adamw" if g.optimizer == "muon" and not muon else g.optimizer
     common: dict[str, Any] = {
         "betas": g.betas,

@@ -113,6 +113,8 @@ class Tensor:
         dtype: name of the type that its values are stored in.
         update_scale: factor on the update, beside lr, that the optimizer gives to this shape (Muon).
         grad_norm: its gradient's norm at unit weight norm, which SGDM's norm and Adam+L2 depend on.
+        matrix: what of it is a matrix to Muon: (rows, columns), or (count, rows, columns) of a stack. Default: its rows
+            × all else.
     """
 
     name: str = "weight"
@@ -124,8 +126,13 @@ class Tensor:
     dtype: str = "float32"
     update_scale: float = 1.0
     grad_norm: float = 1.0
+    matrix: tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:
+        if self.matrix is not None and math.prod(self.matrix) != math.prod(self.shape):
+            raise ValueError(
+                f"matrix = {self.matrix!r} of {self.name}: must have as many weights as shape {self.shape}"
+            )
         if not isinstance(self.name, str):
             raise ValueError(f"name = {self.name!r}: must be a text")
         _check.choice("kind", self.kind, KINDS)

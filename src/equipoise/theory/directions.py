@@ -101,7 +101,7 @@ def direction(
     beta1, beta2 = _check.betas(default_betas(name) if betas is None else betas)
     if momentum is not None:
         beta1 = _check.number("momentum", momentum, low=0, high=1, open_high=True)
-    count, (rows, columns) = _size(name, size, shape)
+    count, (stack, rows, columns) = _size(name, size, shape)
     can_couple = name in ("sgdm", "adam_l2")
     if coupled is None:
         coupled = name == "adam_l2" or (name == "sgdm" and decay == "lr")
@@ -123,7 +123,7 @@ def direction(
         case "signsgdm":
             taps, kernel, square = Filter.momentum(beta1), sign_kernel(), float(count)
         case "muon":
-            taps, square = Filter.momentum(beta1, nesterov=nesterov), float(min(rows, columns))
+            taps, square = Filter.momentum(beta1, nesterov=nesterov), float(stack * min(rows, columns))
             kernel = matrix_sign_kernel(rows, columns)
         case "rmsprop" | "ngd":
             taps = Filter.momentum(0.0)
@@ -213,7 +213,8 @@ def finite_beta2(u: Direction) -> tuple[float, float]:
     return float(R[0] / plain[0]), float(R[1:].sum() / plain[1:].sum())
 
 
-def _size(name: str, size: Any, shape: Any) -> tuple[int, tuple[int, int]]:
+def _size(name: str, size: Any, shape: Any) -> tuple[int, tuple[int, int, int]]:
+    """The number of weights, and for Muon that of matrices, of their rows and columns."""
     if shape is not None:
         if not isinstance(shape, tuple | list) or len(shape) == 0:
             raise ValueError(f"shape = {shape!r}: must be a tuple of whole numbers ≥ 1")
@@ -221,13 +222,14 @@ def _size(name: str, size: Any, shape: Any) -> tuple[int, tuple[int, int]]:
         count = math.prod(dims)
         if size is not None and _check.whole("size", size, low=1) != count:
             raise ValueError(f"size = {size} and shape = {shape!r} disagree: give one of them")
-        if name == "muon" and len(dims) != 2:
-            raise ValueError(f"shape = {shape!r}: must be (rows, columns) for muon")
-        return count, (dims[0], count // dims[0])
+        if name == "muon" and len(dims) < 2:
+            raise ValueError(f"shape = {shape!r}: must be (rows, columns) for muon, or (…, rows, columns) of a stack")
+        rows, columns = dims[-2:] if len(dims) > 1 else (1, count)
+        return count, (count // (rows * columns), rows, columns)
     if name == "muon":
-        raise ValueError("shape = None: must be (rows, columns) for muon")
+        raise ValueError("shape = None: must be (rows, columns) for muon, or (…, rows, columns) of a stack")
     if size is None:
         if name in ("sgdm", "ngd"):
-            return 1, (1, 1)  # their sizes do not depend on the number of weights
+            return 1, (1, 1, 1)  # their sizes do not depend on the number of weights
         raise ValueError(f"size = None: must be the number of weights (a whole number ≥ 1) for {name}")
-    return _check.whole("size", size, low=1), (1, 1)
+    return _check.whole("size", size, low=1), (1, 1, 1)

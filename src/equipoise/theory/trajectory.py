@@ -86,7 +86,7 @@ def forecast(
         weight_decay: weight decay, a number or one a step.
         steps: number of steps; may be left out where an array tells it.
         size: number of weights of the neuron or tensor.
-        shape: its shape instead; (m, n) is needed for Muon.
+        shape: its shape instead, which Muon needs: (m, n), or (…, m, n) of a stack of matrices.
         init_norm: ‖w_0‖.
         betas: averaging factors. RMSProp uses the second as its α. Default: (0.9, 0.999), for Lion (0.9, 0.99).
         momentum: another name for `betas[0]`, for SGDM, SignSGDM and Muon.

@@ -58,7 +58,7 @@ def stationary(
         lr: learning rate η.
         weight_decay: λ. With 0 there is no equilibrium: the norm is infinite and the rotation 0.
         size: number of weights C of the neuron or tensor whose norm is asked for.
-        shape: its shape instead; (m, n) is needed for Muon.
+        shape: its shape instead, which Muon needs: (m, n), or (…, m, n) of a stack of matrices.
         betas: averaging factors. RMSProp uses the second as its α. Default: (0.9, 0.999), for Lion (0.9, 0.99).
         momentum: another name for `betas[0]`, for SGDM, SignSGDM and Muon.
         nesterov: Nesterov momentum, for SGDM and Muon.
