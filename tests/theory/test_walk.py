@@ -155,7 +155,7 @@ def test_steps_to_equilibrium_under_a_schedule() -> None:
         ({"size": None}, "size = None: must be the number of weights"),
         ({"size": 3, "shape": (2, 2)}, "disagree"),
         ({"optimizer": "muon"}, r"shape = None: must be \(rows, columns\)"),
-        ({"optimizer": "muon", "shape": (2, 2, 2), "size": None}, r"must be \(rows, columns\)"),
+        ({"optimizer": "muon", "shape": (8,), "size": None}, r"must be \(rows, columns\)"),
         ({"decay": "l2"}, "decay = 'l2': must be one of cautious"),
         ({"method": "fast"}, "method = 'fast': must be one of exact, small_step"),
         ({"coupled": True}, "coupled = True with optimizer = 'adamw'"),

@@ -15,13 +15,13 @@ class MatrixLayout(NamedTuple):
     """What of a parameter is a matrix to Muon and its kin.
 
     Attributes:
-        count: how many matrices it is: a stack of experts, a fused QKV or heads that are split.
+        stack: how many matrices it is: a stack of experts, a fused QKV or heads that are split.
         rows: of each.
         columns: of each.
         scale: what the orthogonal factor of each is multiplied by, besides lr.
     """
 
-    count: int
+    stack: int
     rows: int
     columns: int
     scale: float
@@ -35,9 +35,9 @@ def matrix_layout(shape: tuple[int, ...], group: dict[str, Any]) -> MatrixLayout
         group: its group, of our Muon or torch's; one of another class is taken for a single matrix.
 
     >>> matrix_layout((8, 64, 256), {"flatten": False, "split": 1, "scale": "original"})
-    MatrixLayout(count=8, rows=64, columns=256, scale=1.0)
+    MatrixLayout(stack=8, rows=64, columns=256, scale=1.0)
     """
     ours = "flatten" in group and "split" in group
-    count, rows, columns = matrices(shape, group) if ours else (1, shape[0], math.prod(shape[1:]))
+    stack, rows, columns = matrices(shape, group) if ours else (1, shape[0], math.prod(shape[1:]))
     rule = group["scale"] if ours else TORCH_SCALES.get(group.get("adjust_lr_fn"), "original")
-    return MatrixLayout(count, rows, columns, lr_scale(rows, columns, rule))
+    return MatrixLayout(stack, rows, columns, lr_scale(rows, columns, rule))

@@ -130,9 +130,7 @@ class Tensor:
 
     def __post_init__(self) -> None:
         if self.matrix is not None and math.prod(self.matrix) != math.prod(self.shape):
-            raise ValueError(
-                f"matrix = {self.matrix!r} of {self.name}: must have as many weights as shape {self.shape}"
-            )
+            raise ValueError(f"matrix = {self.matrix!r} of {self.name}: must have as many weights as {self.shape}")
         if not isinstance(self.name, str):
             raise ValueError(f"name = {self.name!r}: must be a text")
         _check.choice("kind", self.kind, KINDS)
