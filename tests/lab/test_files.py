@@ -10,7 +10,7 @@ import torch
 from PIL import Image
 
 from equipoise.lab.data import Split, load
-from equipoise.lab.data.fashion import DEBIAN
+from equipoise.lab.data.packages import where
 
 RANDOM = np.random.default_rng(0)
 
@@ -34,11 +34,11 @@ def test_fashion(tmp_path: Path) -> None:
     (tmp_path / "t10k-labels-idx1-ubyte").write_bytes(idx(y[15:])[:-1])
     with pytest.raises(ValueError, match="is no whole IDX file"):
         load("fashion", path=tmp_path)
-    with pytest.raises(ValueError, match="apt install dataset-fashion-mnist"):
+    with pytest.raises(ValueError, match="equipoise lab data get fashion-mnist"):
         load("fashion", path=tmp_path / "none")
 
 
-@pytest.mark.skipif(not Path(DEBIAN).is_dir(), reason="dataset-fashion-mnist is not installed")
+@pytest.mark.skipif(not where("fashion-mnist").is_dir(), reason="dataset-fashion-mnist is not installed")
 def test_fashion_of_debian() -> None:
     data = load("fashion")
     assert isinstance(data.train, Split)

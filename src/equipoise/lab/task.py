@@ -12,18 +12,19 @@ from equipoise.lab.data import Split
 from equipoise.lab.data.phonemes import PAD
 
 
-def loss(task: str, model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+def loss(task: str, model: nn.Module, x: Tensor, y: Tensor, smoothing: float = 0.0) -> Tensor:
     """The loss of a batch.
 
-    Cross-entropy for "classes", "tokens" and "pairs" (padding left out), mean square for "regression". For a "walk" y
-    is the gradient that the output shall have.
+    Cross-entropy for "classes", "tokens" and "pairs" (padding left out), with label smoothing, mean square for
+    "regression". For a "walk" y is the gradient that the output shall have.
     """
     if task == "walk":
         return (model(x) * y).sum()
     if task == "regression":
         return functional.mse_loss(model(x), y)
     scores, wanted = predict(task, model, x, y)
-    return functional.cross_entropy(scores, wanted, ignore_index=PAD if task == "pairs" else -100)
+    ignored = PAD if task == "pairs" else -100
+    return functional.cross_entropy(scores, wanted, ignore_index=ignored, label_smoothing=smoothing)
 
 
 def predict(task: str, model: nn.Module, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:

@@ -155,7 +155,7 @@ class _Training:
             if trial.channels_last:
                 x = x.contiguous(memory_format=torch.channels_last)
             with autocast:
-                loss = task.loss(self.data.task, model, x, y)
+                loss = task.loss(self.data.task, model, x, y, self.data.smoothing)
             for param in self.params:
                 param.grad = None  # as zero_grad does, which also tells profilers of it
             loss.backward()

@@ -1,29 +1,35 @@
-"""Data that needs no download, and loaders for one's own copies."""
+"""Data that needs no download, data that package registries have, and loaders for one's own copies."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
-from equipoise.lab.data.base import TASKS, Batch, Batches, Data, Noise, Source, Split, images, seeded, split
+from equipoise.lab.data.augment import CropFlip
+from equipoise.lab.data.base import TASKS, VALIDATION, Batch, Batches, Data, Noise, Source, Split, images, seeded, split
 from equipoise.lab.data.cifar import cifar
 from equipoise.lab.data.digits import digits
 from equipoise.lab.data.facts import Facts, facts
 from equipoise.lab.data.fashion import fashion
 from equipoise.lab.data.folders import folders
 from equipoise.lab.data.noise import noise
-from equipoise.lab.data.parallel import parallel
-from equipoise.lab.data.phonemes import pairs, phonemes
+from equipoise.lab.data.parallel import handbook, parallel
+from equipoise.lab.data.phonemes import pairs, phonemes, texts
 from equipoise.lab.data.synthetic import classification, regression
-from equipoise.lab.data.text import from_texts, text, wikitext
+from equipoise.lab.data.text import enwik8, from_texts, linux_doc, metamath, text, wikitext
 from equipoise.theory import _check
 
 LOADERS = {
     "cifar": cifar,
     "classification": classification,
     "digits": digits,
+    "enwik8": enwik8,
     "facts": facts,
     "fashion": fashion,
     "folders": folders,
+    "handbook": handbook,
+    "linux_doc": linux_doc,
+    "metamath": metamath,
     "noise": noise,
     "parallel": parallel,
     "phonemes": phonemes,
@@ -36,8 +42,10 @@ LOADERS = {
 __all__ = [
     "LOADERS",
     "TASKS",
+    "VALIDATION",
     "Batch",
     "Batches",
+    "CropFlip",
     "Data",
     "Facts",
     "Noise",
@@ -46,12 +54,16 @@ __all__ = [
     "cifar",
     "classification",
     "digits",
+    "enwik8",
     "facts",
     "fashion",
     "folders",
     "from_texts",
+    "handbook",
     "images",
+    "linux_doc",
     "load",
+    "metamath",
     "noise",
     "pairs",
     "parallel",
@@ -60,19 +72,22 @@ __all__ = [
     "seeded",
     "split",
     "text",
+    "texts",
     "wikitext",
 ]
 
 
-def load(name: str, **options: Any) -> Data:
+def load(name: str, *, smoothing: float = 0.0, **options: Any) -> Data:
     """Load data by its name.
 
     Args:
         name: one of `LOADERS`.
+        smoothing: label smoothing: what share of each label is spread over all classes, in training alone.
         **options: what its loader takes.
 
     >>> data = load("regression", samples=50, inputs=3)
     >>> data.train.x.shape, data.checksum == load("regression", samples=50, inputs=3).checksum
     (torch.Size([50, 4]), True)
     """
-    return LOADERS[_check.choice("data", name, LOADERS)](**options)
+    data = LOADERS[_check.choice("data", name, LOADERS)](**options)
+    return replace(data, smoothing=smoothing) if smoothing else data

@@ -8,13 +8,14 @@ from __future__ import annotations
 import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, final
 
 import torch
 from torch import Tensor
 
+from equipoise.lab.data.augment import CropFlip
 from equipoise.theory import _check
 
 Batch = tuple[Tensor, Tensor]
@@ -26,6 +27,9 @@ CHUNK = 4_000_000
 
 TASKS = ("classes", "pairs", "regression", "tokens", "walk")
 """What is to be learnt: a class; a sequence from another; numbers; the next token; nothing, as in a random walk."""
+
+VALIDATION = "validation"
+"""The probe that settings are chosen by."""
 
 
 def seeded(*parts: int | str) -> torch.Generator:
@@ -62,11 +66,13 @@ class Split(Source):
 
     Batches are those of one permutation an epoch; the samples that fill no batch are left out of the epoch. Images may
     be bytes, and come as floats of mean 0 and standard deviation 1 where `scale` has both of the bytes' channels.
+    `augment` changes the images of batches, anew at every step, and not those that `take` gives.
     """
 
     x: Tensor
     y: Tensor
     scale: tuple[Tensor, Tensor] | None = None
+    augment: CropFlip | None = None
 
     def __post_init__(self) -> None:
         if len(self.x) != len(self.y):
@@ -78,13 +84,14 @@ class Split(Source):
     def take(self, index: Tensor | slice) -> Batch:
         """The samples at these places."""
         if isinstance(index, slice):
-            x, y = self.x[index], self.y[index]
-        else:
-            x, y = self.x.index_select(0, index), self.y.index_select(0, index)
+            return self._scaled(self.x[index]), _wide(self.y[index])
+        return self._scaled(self.x.index_select(0, index)), _wide(self.y.index_select(0, index))
+
+    def _scaled(self, x: Tensor) -> Tensor:
         if self.scale is None:
-            return _wide(x), _wide(y)
+            return _wide(x)
         mean, std = self.scale
-        return x.float().sub_(mean).div_(std), _wide(y)
+        return x.float().sub_(mean).div_(std)
 
     def batches(self, size: int, seed: int) -> Batches:
         """The batches of a seed, by step."""
@@ -103,9 +110,13 @@ class Split(Source):
                 known = epoch
             count = max(1, CHUNK // each)
             first = place - place % count  # the same part of the same chunk whoever asks: alignment may change rounding
-            x, y = self.take(order[first * size : min(first + count, per_epoch) * size])
+            chosen, step = order[first * size : min(first + count, per_epoch) * size], step - place + first
+            x, y = self.x.index_select(0, chosen), _wide(self.y.index_select(0, chosen))
+            if self.augment is not None:
+                parts = enumerate(x.split(size), step)
+                x = torch.cat([self.augment(part, seeded(seed, "augment", s)) for s, part in parts])
             ready.clear()
-            ready.update(enumerate(zip(x.split(size), y.split(size), strict=True), step - place + first))
+            ready.update(enumerate(zip(self._scaled(x).split(size), y.split(size), strict=True), step))
 
         def batch(step: int) -> Batch:
             if step not in ready:
@@ -117,11 +128,11 @@ class Split(Source):
     def to(self, device: torch.device | str) -> Split:
         """The same on a device."""
         scale = None if self.scale is None else (self.scale[0].to(device), self.scale[1].to(device))
-        return Split(self.x.to(device), self.y.to(device), scale)
+        return Split(self.x.to(device), self.y.to(device), scale, self.augment)
 
     def digest(self) -> bytes:
-        """SHA-256 of types, shapes and content."""
-        content = hashlib.sha256()
+        """SHA-256 of types, shapes and content, and of what changes it."""
+        content = hashlib.sha256(b"" if self.augment is None else repr(self.augment).encode())
         for part in (self.x, self.y):
             content.update(f"{part.dtype}{tuple(part.shape)}".encode())
             content.update(part.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes())
@@ -171,7 +182,9 @@ class Data:
         test: what is tested on; None for a random walk.
         outputs: classes, tokens, or numbers to predict.
         info: what a model or a reader may want to know besides, as `length` or `vocabulary`.
-        probes: samples that are tested on apart, by name; a test calls their metrics `NAME_loss` and so on.
+        probes: samples that are tested on apart, by name; a test calls their metrics `NAME_loss` and so on. Those named
+            `VALIDATION` are what settings are chosen by: neither trained on nor the test.
+        smoothing: what share of each label is spread over all classes, in training alone.
     """
 
     name: str
@@ -181,15 +194,26 @@ class Data:
     outputs: int
     info: Mapping[str, Any] = field(default_factory=dict)
     probes: Mapping[str, Split] = field(default_factory=dict)
+    smoothing: float = 0.0
 
     def __post_init__(self) -> None:
         _check.choice("task", self.task, TASKS)
+        _check.number("smoothing", self.smoothing, low=0, high=1, open_high=True)
+        if self.smoothing and self.task in ("regression", "walk"):
+            raise ValueError(
+                f"smoothing = {self.smoothing}: must be 0 for the task {self.task!r}, which has no classes"
+            )
+
+    @property
+    def validation(self) -> Split | None:
+        """The samples that settings are chosen by, if they are set apart."""
+        return self.probes.get(VALIDATION)
 
     def to(self, device: torch.device | str) -> Data:
         """The same on a device."""
         test = None if self.test is None else self.test.to(device)
         probes = {name: probe.to(device) for name, probe in self.probes.items()}
-        return Data(self.name, self.task, self.train.to(device), test, self.outputs, self.info, probes)
+        return replace(self, train=self.train.to(device), test=test, probes=probes)
 
     @cached_property
     def checksum(self) -> str:
@@ -199,7 +223,10 @@ class Data:
         return hashlib.sha256(b"".join(parts)).hexdigest()
 
 
-def images(name: str, train: tuple[Tensor, Tensor], test: tuple[Tensor, Tensor], classes: int, **info: Any) -> Data:
+def images(
+    name: str, train: tuple[Tensor, Tensor], test: tuple[Tensor, Tensor], classes: int, *, validation: int = 0,
+    crop: int = 0, flip: bool = False, **info: Any,
+) -> Data:  # fmt: skip
     """Images as bytes [samples, channels, height, width], scaled by what is measured on those trained on.
 
     Args:
@@ -207,15 +234,27 @@ def images(name: str, train: tuple[Tensor, Tensor], test: tuple[Tensor, Tensor],
         train: images and classes to train on.
         test: images and classes to test on.
         classes: how many.
+        validation: how many of those to train on are set apart instead, always the same ones.
+        crop: train on random crops of images with a border of so many pixels.
+        flip: train on images that are mirrored left to right, or not, by chance.
         **info: what to remember besides.
     """
+    if _check.whole("validation", validation) >= len(train[0]):
+        raise ValueError(f"validation = {validation}: must be < {len(train[0])}, the number of samples to train on")
+    order = torch.randperm(len(train[0]), generator=seeded("validation"))
+    held, kept = order[:validation], order[validation:].sort().values
+    apart = (train[0][held], train[1][held])
+    if validation:
+        train = (train[0][kept], train[1][kept])
     # From counts of the 256 values: exact, and without a copy as floats.
     counts = torch.stack([torch.bincount(c.flatten(), minlength=256) for c in train[0].unbind(1)]).double()
     values = torch.arange(256, dtype=torch.float64)
     mean = counts @ values / counts.sum(1)
     std = (counts @ values.square() / counts.sum(1) - mean.square()).sqrt()
     scale = (mean.float().view(-1, 1, 1), std.float().clamp_min(1e-6).view(-1, 1, 1))
-    return Data(name, "classes", Split(*train, scale), Split(*test, scale), classes, info)
+    augment = CropFlip(crop, flip) if crop or flip else None
+    probes = {VALIDATION: Split(*apart, scale)} if validation else {}
+    return Data(name, "classes", Split(*train, scale, augment), Split(*test, scale), classes, info, probes)
 
 
 def split(name: str, task: str, x: Tensor, y: Tensor, *, test: float, seed: int, outputs: int, **info: Any) -> Data:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from equipoise.lab.data.base import Data, images
+from equipoise.lab.data.packages.places import where
 
 PIXELS = 3 * 32 * 32
 LAYOUTS = {
@@ -19,24 +20,31 @@ LAYOUTS = {
 """First file of the training part: classes, bytes of labels (the last one counts), files to train and to test on."""
 
 
-def cifar(*, path: str | os.PathLike[str]) -> Data:
+def cifar(
+    *, path: str | os.PathLike[str] | None = None, validation: int = 0, crop: int = 0, flip: bool = False
+) -> Data:
     """Images [3, 32, 32] in 10 or 100 classes.
 
     Args:
         path: the folder cifar-10-batches-bin or cifar-100-binary. The Python version is a pickle, which could run
-            anything, and is not read.
+            anything, and is not read. Default: what `equipoise lab data get cifar-10` fetched.
+        validation: set this many of the images to train on apart; 5000 is usual.
+        crop: train on random crops of images with a border of so many pixels; 4 is usual.
+        flip: train on images that are mirrored left to right by chance.
     """
-    folder = Path(path)
+    folder = where("cifar-10") if path is None else Path(path)
     first = next((name for name in LAYOUTS if (folder / name).is_file()), None)
     if first is None:
         raise ValueError(
-            f"path = {str(path)!r}: must have {' or '.join(LAYOUTS)}: the binary version of CIFAR-10 or CIFAR-100"
+            f"path = {str(folder)!r}: must have {' or '.join(LAYOUTS)}, the binary version of CIFAR-10 or CIFAR-100; "
+            "`equipoise lab data get cifar-10` fetches CIFAR-10"
         )
     classes, labels, train, test = LAYOUTS[first]
     kept = [name for name in train if (folder / name).is_file()]
     parts = [_read(folder / name, labels) for name in kept]
     x, y = (torch.cat(side) for side in zip(*parts, strict=True))
-    return images(f"cifar-{classes}", (x, y), _read(folder / test, labels), classes)
+    tests = _read(folder / test, labels)
+    return images(f"cifar-{classes}", (x, y), tests, classes, validation=validation, crop=crop, flip=flip)
 
 
 def _read(file: Path, labels: int) -> tuple[Tensor, Tensor]:

@@ -17,7 +17,10 @@ from equipoise.theory import _check
 ENDINGS = (".jpeg", ".jpg", ".png")
 
 
-def folders(*, path: str | os.PathLike[str], side: int = 64, size: int | None = None) -> Data:
+def folders(
+    *, path: str | os.PathLike[str], side: int = 64, size: int | None = None, validation: int = 0, crop: int = 0,
+    flip: bool = False,
+) -> Data:  # fmt: skip
     """Images [3, side, side]: the shorter side is scaled to it and the middle is cut out. All are held in memory.
 
     Args:
@@ -25,6 +28,9 @@ def folders(*, path: str | os.PathLike[str], side: int = 64, size: int | None = 
             own order (train/CLASS/images, val/images and val/val_annotations.txt).
         side: pixels of a side.
         size: take at most this many images of a class.
+        validation: set this many of the images to train on apart.
+        crop: train on random crops of images with a border of so many pixels.
+        flip: train on images that are mirrored left to right by chance.
     """
     root, side = Path(path), _check.whole("side", side, low=1)
     classes = sorted(f.name for f in (root / "train").glob("*") if f.is_dir())
@@ -40,7 +46,10 @@ def folders(*, path: str | os.PathLike[str], side: int = 64, size: int | None = 
         test = [(f, number[c]) for c in classes for f in _files(root / "val" / c)[:size]]
     if not train or not test:
         raise ValueError(f"path = {str(path)!r}: must have images ({', '.join(ENDINGS)}) in train and val")
-    return images("folders", _load(train, side), _load(test, side), len(classes), names=classes)
+    return images(
+        "folders", _load(train, side), _load(test, side), len(classes), validation=validation, crop=crop, flip=flip,
+        names=classes,
+    )  # fmt: skip
 
 
 def _files(folder: Path) -> list[Path]:

