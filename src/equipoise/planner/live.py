@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from equipoise.optim.dynamics_of import matrix_layout
+from equipoise.optim.roles import known_parameters
 from equipoise.planner.setting import Group, Tensor
 
 if TYPE_CHECKING:
@@ -34,7 +35,8 @@ def read_optimizer(
                 frozen += 1
                 continue
             name = names.get(id(p), f"group {i}, parameter {j}")
-            tensor = _tensor(name, p, kinds.get(id(p)), i, group if read.optimizer == "muon" else {})
+            kind = KIND.get(str(group.get("role"))) or kinds.get(id(p))  # groups of `param_groups` say it
+            tensor = _tensor(name, p, kind, i, group if read.optimizer == "muon" else {})
             if hasattr(inner, "rule") and tensor.dtype in ("bfloat16", "float16"):
                 tensor = replace(tensor, dtype="float32")  # ours keep a float32 copy of such weights
             rounded = None if tensor.init_rms is None else float(f"{tensor.init_rms:.1e}")
@@ -103,21 +105,18 @@ def read_model(model: torch.nn.Module) -> tuple[Tensor, ...]:
     return found
 
 
+KIND = {"matrix": "matrix", "conv": "matrix", "head": "matrix", "embedding": "embedding", "gain": "gain", "bias": "bias"}
+"""What the plan calls a role."""
+
+
 def _names(model: Any) -> tuple[dict[int, str], dict[int, str]]:
-    names: dict[int, str] = {}
-    kinds: dict[int, str] = {}
+    """The name and the kind of each parameter of a model by its id, as `param_groups` tells them."""
     if model is not None and not hasattr(model, "named_modules"):
         raise ValueError(f"model = {model!r}: must be a torch.nn.Module, or None")
     if model is None:
-        return names, kinds
-    while type(model).__name__ in ("OptimizedModule", "DistributedDataParallel", "DataParallel"):
-        model = next(model.children())
-    for module_name, module in model.named_modules():
-        for short, p in module.named_parameters(recurse=False):
-            names.setdefault(id(p), f"{module_name}.{short}" if module_name else short)
-            if "Embedding" in type(module).__name__:
-                kinds[id(p)] = "embedding"
-    return names, kinds
+        return {}, {}
+    known = known_parameters(model)
+    return {id(k.param): k.name for k in known}, {id(k.param): KIND[k.role] for k in known}
 
 
 def _tensor(name: str, p: torch.Tensor, kind: str | None, group: int, muon: dict[str, Any]) -> Tensor:
