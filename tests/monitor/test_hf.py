@@ -127,3 +127,9 @@ def test_accelerates_optimizer_is_unwrapped(tmp_path: Path) -> None:
         assert watch.step == 3
     with eq.Run.open(tmp_path) as run:
         assert list(run.series("rotation", "0.weight").steps) == [1, 2, 3]
+
+
+def test_the_last_steps_are_measured_as_the_trainer_knows_its_length(tmp_path: Path) -> None:
+    trainer(tmp_path, 23, WatchCallback(every=10, strict=True), save_strategy="no").train()
+    with eq.Run.open(tmp_path / "equipoise") as run:
+        assert list(run.series("norm", WEIGHT).steps) == [1, 10, 20, 22, 23]

@@ -114,3 +114,9 @@ def test_one_of_several_optimizers(tmp_path: Path) -> None:
             assert len(run.series("rotation", name)) == 3
     with pytest.raises(ValueError, match="optimizer = 2: the module has 2"):
         fit(tmp_path, 6, Module(2), WatchCallback(tmp_path / "b", optimizer=2))
+
+
+def test_the_last_steps_are_measured_as_the_trainer_knows_its_length(tmp_path: Path) -> None:
+    fit(tmp_path, 23, Module(), WatchCallback(every=10, strict=True))
+    with eq.Run.open(tmp_path / "equipoise") as run:
+        assert list(run.series("norm", "net.0.weight").steps) == [1, 10, 20, 22, 23]

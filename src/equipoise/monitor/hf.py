@@ -53,6 +53,8 @@ class WatchCallback(TrainerCallback):
         self.close("crashed")
         path = os.path.join(args.output_dir or ".", "equipoise") if self._path is None else self._path
         options: dict[str, Any] = {"resume": state.global_step} if state.global_step else {}
+        if state.max_steps > 0:
+            options["steps"] = state.max_steps
         self.watch = watch(model_of(model, optimizer), optimizer, path, **(options | self._options))
 
     def on_step_begin(

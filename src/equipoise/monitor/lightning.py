@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Mapping
 from typing import Any, final
@@ -57,6 +58,9 @@ class WatchCallback(pl.Callback):
                 raise ValueError(f"optimizer = {self._which}: the module has {len(given)}, counted from 0")
             given = given[self._which]
         options: dict[str, Any] = {"resume": trainer.global_step} if trainer.global_step else {}
+        length = trainer.estimated_stepping_batches  # infinite where nobody knows; of one optimizer's steps
+        if len(trainer.optimizers) == 1 and math.isfinite(length) and length >= 1:
+            options["steps"] = int(length)
         self.watch = watch(model_of(pl_module, given), given, path, **(options | self._options))
 
     def on_train_batch_start(

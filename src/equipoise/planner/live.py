@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from equipoise.optim.dynamics_of import matrix_layout
-from equipoise.optim.roles import known_parameters
+from equipoise.optim.roles import ROLES, known_parameters
 from equipoise.planner.setting import Group, Tensor
 
 if TYPE_CHECKING:
@@ -105,7 +105,7 @@ def read_model(model: torch.nn.Module) -> tuple[Tensor, ...]:
     return found
 
 
-KIND = {"matrix": "matrix", "conv": "matrix", "head": "matrix", "embedding": "embedding", "gain": "gain", "bias": "bias"}
+KIND = {role: "matrix" if role in ("conv", "head") else role for role in ROLES}
 """What the plan calls a role."""
 
 
