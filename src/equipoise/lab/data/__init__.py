@@ -7,6 +7,7 @@ from typing import Any
 
 from equipoise.lab.data.augment import CropFlip
 from equipoise.lab.data.base import TASKS, VALIDATION, Batch, Batches, Data, Noise, Source, Split, images, seeded, split
+from equipoise.lab.data.bleu import Bleu, bleu
 from equipoise.lab.data.cifar import cifar
 from equipoise.lab.data.digits import digits
 from equipoise.lab.data.facts import Facts, facts
@@ -45,12 +46,14 @@ __all__ = [
     "VALIDATION",
     "Batch",
     "Batches",
+    "Bleu",
     "CropFlip",
     "Data",
     "Facts",
     "Noise",
     "Source",
     "Split",
+    "bleu",
     "cifar",
     "classification",
     "digits",
