@@ -55,6 +55,7 @@ def test_each_error_is_logged_once_and_how_the_run_ended(tmp_path: Path, caplog:
         assert record.getMessage().endswith(f"Look: equipoise report '{tmp_path}/a b'")
     assert said[-1].levelno == logging.INFO
     assert f"{tmp_path}/a b finished after 40 steps, loss NaN" in said[-1].getMessage()
+    assert " of 40 steps measured, to step 40; " in said[-1].getMessage()
     assert all(code in said[-1].getMessage() for code in grave)
 
 

@@ -77,9 +77,10 @@ class Voice:
         """
         if not self._on:
             return
-        loss = ""
+        loss, measured, enough = "", "", True
         with contextlib.suppress(RunError), Run.open(self._path) as run:
             loss = "" if run.final is None else f", {run.final}"
+            measured, enough = f", {run.coverage}", run.coverage.enough
         if last == first:
             steps = "without a step: was optimizer.step() called?"
         else:
@@ -89,8 +90,8 @@ class Voice:
             codes = list(dict.fromkeys(f.code for f in findings if f.severity == severity))
             if codes:
                 counts.append(f"{len(codes)} {severity}{'s' * (len(codes) > 1)} ({', '.join(codes)})")
-        found = ", ".join(counts) or "no warnings"
-        self._say(logging.INFO, f"equipoise: {self._path} {status} {steps}{loss}; {found}. {self._look}")
+        found = ", ".join(counts) or ("no warnings" if enough else "no warnings, but too little was measured to say")
+        self._say(logging.INFO, f"equipoise: {self._path} {status} {steps}{loss}{measured}; {found}. {self._look}")
 
     @property
     def _look(self) -> str:
