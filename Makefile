@@ -51,7 +51,7 @@ evidence: $(READY)  ## every experiment at `small`, and the tables of the docs; 
 	$(BIN)/pytest -n auto --dist worksteal -m evidence
 	$(BIN)/python benchmarks/theory_table.py --write
 	$(BIN)/python benchmarks/polar_table.py --write
-	$(BIN)/python benchmarks/patients.py --write
+	$(BIN)/python benchmarks/planted.py --write
 	$(BIN)/python benchmarks/evidence.py
 
 bench: $(READY)  ## speed, as ratios against peers measured in the same run

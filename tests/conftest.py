@@ -14,7 +14,7 @@ if "PYTEST_XDIST_WORKER" in os.environ:  # a process for each core: threads in t
 
 for folder in ("theory", "optim", "monitor", "geometry", "board", "drills"):
     sys.path.insert(0, str(Path(__file__).parent / folder))
-sys.path.append(str(Path(__file__).parents[1] / "benchmarks"))  # the patients of the diagnosis
+sys.path.append(str(Path(__file__).parents[1] / "benchmarks"))  # planted faults
 settings.register_profile("repeatable", derandomize=True, deadline=None)
 settings.load_profile("repeatable")
 

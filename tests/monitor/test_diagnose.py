@@ -5,37 +5,47 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import patients
+import planted
 import pytest
 import torch
 from torch import nn
+from workloads import FAMILIES, OPTIMIZERS, PARTS, Workload, healthy, outcome, trial_of
 
 import equipoise as eq
 from equipoise.planner.finding import Finding
 
-EVERY = list(patients.cases())
-PICKED = [case for k, case in enumerate(EVERY) if k % 2 == 0 or case[2].startswith("L2")]
-CASES = [
-    pytest.param(*case, seed, marks=() if seed == 20 and case in PICKED else pytest.mark.evidence)
-    for case in EVERY
-    for seed in (20, 21, 22)
-]
-"""Those of docs/diagnosis.md's table; half of the first seed's stand for them in every test run."""
+FAULTS = [(fault, workload) for part in PARTS for fault, workload in planted.cases(part)]
+HEALTHY = [workload for part in PARTS for workload in healthy(part)]
 
 
-def test_every_fault_is_tried_in_every_test_run() -> None:
-    assert {(patient, fault) for patient, _, fault in PICKED} == {(patient, fault) for patient, _, fault in EVERY}
-    assert {optimizer for _, optimizer, _ in PICKED} == {optimizer for _, optimizer, _ in EVERY}
+def _quick() -> tuple[list[tuple[str, Workload]], list[Workload]]:
+    """One workload for each fault, an MLP where there is one, and a healthy one for each family."""
+    faults = [[case for case in FAULTS if case[0] == fault and case[1].part == "chosen"] for fault in planted.FAULTS]
+    well = [Workload(family, OPTIMIZERS[k % len(OPTIMIZERS)], "chosen") for k, family in enumerate(FAMILIES)]
+    return [min(some, key=lambda case: case[1].family != "mlp") for some in faults], well
 
 
-@pytest.mark.parametrize(("patient", "optimizer", "fault", "seed"), CASES)
-def test_patients(patient: str, optimizer: str, fault: str, seed: int, tmp_path: Path) -> None:
-    layer = patients.train(patient, optimizer, fault, seed, tmp_path, spectra=0)
-    found = patients.findings(tmp_path)
-    if fault == "healthy":
-        assert found == []
-    else:
-        assert any(patients.named(f, fault, layer) for f in found), found
+QUICK = _quick()
+
+
+@pytest.mark.parametrize(
+    ("fault", "workload"),
+    [
+        pytest.param(*case, marks=() if case in QUICK[0] else pytest.mark.evidence, id=f"{case[0]}, {case[1]}")
+        for case in FAULTS
+    ],
+)
+def test_planted_faults_are_named(fault: str, workload: Workload, tmp_path: Path) -> None:
+    trial, found = planted.planted(fault, workload, tmp_path)
+    assert any(planted.names(f, fault, trial) for f in found.findings), found.findings
+
+
+@pytest.mark.parametrize(
+    "workload",
+    [pytest.param(one, marks=() if one in QUICK[1] else pytest.mark.evidence, id=f"healthy {one}") for one in HEALTHY],
+)
+def test_healthy_runs_raise_no_alarm(workload: Workload, tmp_path: Path) -> None:
+    assert outcome(*trial_of(workload), tmp_path).alarms == []
 
 
 # One check at a time
@@ -76,7 +86,7 @@ def test_decay_in_the_wrong_places(tmp_path: Path) -> None:
     assert found["decay-on-gains"].where == "0.bias"
     model = net()
     found = run(tmp_path / "c", model, torch.optim.AdamW(model.parameters(), 1e-3, weight_decay=0.0))
-    assert found["no-decay"].severity == "info", "meant, if it is nowhere"
+    assert found["no-decay"].severity == "info"
 
 
 def test_parameters_that_were_forgotten(tmp_path: Path) -> None:
@@ -107,6 +117,163 @@ def test_a_dead_layer(tmp_path: Path) -> None:
     assert "other tensors" in found["layer-dead"].evidence
 
 
+def test_dead_neurons_are_counted(tmp_path: Path) -> None:
+    """Of 24 neurons 7 get nothing through their ReLU, and others a sample now and then."""
+    model = nn.Sequential(nn.Linear(12, 24), nn.ReLU(), nn.Linear(24, 4))
+    with torch.no_grad():
+        model.get_parameter("0.bias")[:7] = -100.0
+    found = run(tmp_path / "a", model, torch.optim.SGD(model.parameters(), 1e-3))["neurons-dead"]
+    assert found.where == "0.weight"
+    assert "7 of its 24 neurons (29%)" in found.evidence
+    with eq.Run.open(tmp_path / "a") as stored:
+        assert stored.series("dead", "0.weight").values[-1] == pytest.approx(7 / 24)
+
+    def now_and_then(step: int) -> None:
+        with torch.no_grad():
+            model.get_parameter("0.bias")[:7] = 0.0 if step % 10 == 5 else -100.0
+
+    silent = run(tmp_path / "b", model, torch.optim.SGD(model.parameters(), 1e-3), before=now_and_then)
+    assert "neurons-dead" not in silent
+
+
+@pytest.mark.parametrize("rule", [torch.optim.SGD, torch.optim.AdamW])
+def test_gradients_that_are_always_clipped(rule: Any, tmp_path: Path) -> None:
+    model = net()
+    optimizer = rule(model.parameters(), 1e-3)
+
+    def clipped(norm: float, path: Path) -> dict[str, Finding]:
+        with eq.watch(model, optimizer, path, strict=True):
+            for _ in range(60):
+                optimizer.zero_grad()
+                (model(torch.randn(16, 12)) - 1).square().mean().backward()
+                nn.utils.clip_grad_norm_(model.parameters(), norm)
+                optimizer.step()
+        with eq.Run.open(path) as stored:
+            return {f.code: f for f in stored.diagnose()}
+
+    found = clipped(1e-3, tmp_path / "a")["gradient-clipped"]
+    assert found.severity == "info", "Adam loses nothing by it"
+    assert "0.001 at 100% of the measured steps" in found.evidence
+    assert "gradient-clipped" not in clipped(100.0, tmp_path / "b")
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+def test_gradients_that_nobody_sets_to_zero(momentum: float, tmp_path: Path) -> None:
+    model = net()
+    optimizer = torch.optim.SGD(model.parameters(), 1e-5, momentum)
+    with eq.watch(model, optimizer, tmp_path, strict=True) as watch:
+        for _ in range(60):
+            (model(torch.randn(16, 12)) - 1).square().mean().backward()
+            optimizer.step()
+    (found,) = (f for f in watch.findings if f.code == "gradients-accumulate")
+    assert "zero_grad" in found.advice
+    healthy = run(tmp_path / "b", model, torch.optim.SGD(model.parameters(), 1e-5, momentum))
+    assert "gradients-accumulate" not in healthy, "though the same batch statistics come at every step"
+
+
+def test_weights_that_stay_where_they_are(tmp_path: Path) -> None:
+    def trained(path: Path, lr: float, curve: Callable[[int], float], log: bool) -> dict[str, Finding]:
+        model = net()
+        optimizer = torch.optim.AdamW(eq.param_groups(model), lr, weight_decay=0.1)
+        schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, curve)
+        with eq.watch(model, optimizer, path, strict=True) as watch:
+            for _ in range(150):
+                optimizer.zero_grad()
+                loss = (model(torch.randn(16, 12)) - 1).square().mean()
+                loss.backward()
+                optimizer.step()
+                schedule.step()
+                if log:
+                    watch.log(loss=loss)
+        with eq.Run.open(path) as stored:
+            return {f.code: f for f in stored.diagnose()}
+
+    constant: Callable[[int], float] = lambda t: 1.0  # noqa: E731
+    found = trained(tmp_path / "a", 1e-7, constant, log=True)["weights-hardly-move"]
+    assert found.severity == "warning"
+    assert "lr 1e-07" in found.evidence
+    assert trained(tmp_path / "b", 1e-7, constant, log=False)["weights-hardly-move"].severity == "info"
+    assert "weights-hardly-move" not in trained(tmp_path / "c", 3e-3, constant, log=True)
+    warming = trained(tmp_path / "d", 1e-3, lambda t: (t + 1) / 1e6, log=True)
+    assert "weights-hardly-move" not in warming, "lr still rises"
+
+
+def test_a_layer_with_an_lr_of_its_own(tmp_path: Path) -> None:
+    model = net()
+    groups = eq.param_groups(model, overrides={"3.weight": {"lr": 0.1}})
+    found = run(tmp_path, model, torch.optim.AdamW(groups, 1e-3, weight_decay=0.1))["layers-unbalanced"]
+    assert (found.where, found.severity) == ("3.weight", "info")
+    assert "its group's lr is 100× that of most layers" in found.evidence
+
+
+def test_layers_of_another_optimizer_are_not_compared(tmp_path: Path) -> None:
+    """Muon turns what it trains much faster than the AdamW beside it, whose lr is another thing."""
+    torch.manual_seed(0)
+    layers = [nn.Linear(24, 24, bias=False) for _ in range(4)]
+    model = nn.Sequential(nn.Linear(12, 24, bias=False), *layers, nn.Linear(24, 4, bias=False))
+    inner = [layer.weight for layer in layers]
+    rest = [model.get_parameter("0.weight"), model.get_parameter("5.weight")]
+    optimizers = [eq.Muon(inner, 0.05, weight_decay=0.1), torch.optim.AdamW(rest, 1e-5, weight_decay=0.1)]
+    with eq.watch(model, optimizers, tmp_path, strict=True):
+        for _ in range(60):
+            for one in optimizers:
+                one.zero_grad()
+            (model(torch.randn(16, 12)) - 1).square().mean().backward()
+            for one in optimizers:
+                one.step()
+    with eq.Run.open(tmp_path) as stored:
+        turned = {n: stored.series("rotation", n).values[-5:].mean() for n in ("1.weight", "5.weight")}
+        assert turned["1.weight"] > 20 * turned["5.weight"]
+        assert "layers-unbalanced" not in {f.code for f in stored.diagnose()}
+
+
+def test_first_steps_that_overwrite_the_weights(tmp_path: Path) -> None:
+    model = net()
+    found = run(tmp_path / "a", model, torch.optim.AdamW(eq.param_groups(model), 0.2, weight_decay=0.01))
+    assert found["transient-too-fast"].severity == "info"
+    model = net()
+    usual = run(tmp_path / "b", model, torch.optim.AdamW(eq.param_groups(model), 3e-3, weight_decay=0.01))
+    assert "transient-too-fast" not in usual, "though its equilibrium turns much more slowly"
+
+
+def test_decay_that_forgets_within_a_few_steps(tmp_path: Path) -> None:
+    model = net()
+    found = run(tmp_path / "a", model, torch.optim.AdamW(eq.param_groups(model), 1e-2, weight_decay=5.0), steps=80)
+    assert found["timescale-short"].severity == "warning"
+    model = net()
+    groups = eq.param_groups(model, overrides={"3.weight": {"weight_decay": 5.0}})
+    found = run(tmp_path / "b", model, torch.optim.AdamW(groups, 1e-2, weight_decay=0.1))
+    assert found.get("timescale-short") is None or found["timescale-short"].severity == "info", "one layer of three"
+
+
+def test_a_momentum_that_is_nan_though_weights_are_not(tmp_path: Path) -> None:
+    """The sign of NaN is 0: Lion leaves such a weight as it is for ever."""
+    model = net()
+    optimizer = eq.Lion(eq.param_groups(model), 1e-4, weight_decay=0.1)
+    with eq.watch(model, optimizer, tmp_path, every=7, strict=True, diagnose=False):
+        for step in range(1, 61):
+            optimizer.zero_grad()
+            (model(torch.randn(16, 12)) - 1).square().mean().backward()
+            if step == 30:
+                grad = model.get_parameter("3.weight").grad
+                assert grad is not None
+                grad[0, 0] = math.nan
+            optimizer.step()
+    assert all(p.isfinite().all() for p in model.parameters())
+    with eq.Run.open(tmp_path) as stored:
+        (found,) = (f for f in stored.diagnose() if f.code == "not-finite")
+    assert found.where == "3.weight"
+    assert "the momentum is NaN" in found.evidence
+
+
+def test_l2_so_strong_that_nothing_settles(tmp_path: Path) -> None:
+    """There is no equilibrium to compare with; all other checks say what they have to say."""
+    model = net()
+    found = run(tmp_path, model, torch.optim.Adam(model.parameters(), 0.3, weight_decay=1.0), steps=100)
+    assert {"adam-l2", "decay-on-gains"} <= found.keys()
+    assert "watch-failed" not in found
+
+
 def test_a_leap_of_lr(tmp_path: Path) -> None:
     model = net()
     optimizer = torch.optim.AdamW(eq.param_groups(model), 1e-4, weight_decay=0.1)
@@ -116,7 +283,7 @@ def test_a_leap_of_lr(tmp_path: Path) -> None:
             group["lr"] = 1e-4 if step < 30 else 2e-3
 
     found = run(tmp_path / "up", model, optimizer, before=leap, every=7)["lr-leap"]
-    assert found.severity == "warning"
+    assert found.severity == "info"
     assert "from 0.0001 to 0.002 at step 30" in found.evidence, "though step 30 is not measured"
     model = net()
     optimizer = torch.optim.AdamW(eq.param_groups(model), 1e-3, weight_decay=0.1)
@@ -127,9 +294,11 @@ def test_a_leap_of_lr(tmp_path: Path) -> None:
 
 def test_epsilon(tmp_path: Path) -> None:
     model = net()
-    found = run(tmp_path, model, torch.optim.AdamW(eq.param_groups(model), 1e-3, eps=1.0, weight_decay=0.1), spectra=5)
+    found = run(tmp_path, model, torch.optim.AdamW(eq.param_groups(model), 1e-3, eps=1.0, weight_decay=0.1))
     assert found["eps-dominated"].severity == "warning"
-    assert "100%" in found["eps-dominated"].evidence
+    grad = model.get_parameter("0.weight").grad
+    assert grad is not None
+    assert grad.square().mean().sqrt() < 0.1, "a tenth of ε"
 
 
 def test_muon_far_from_orthogonal(tmp_path: Path) -> None:
@@ -137,7 +306,7 @@ def test_muon_far_from_orthogonal(tmp_path: Path) -> None:
     healthy = run(tmp_path / "a", model, eq.Muon(model.parameters(), 1e-2, weight_decay=0.1), spectra=5)
     assert "muon-not-orthogonal" not in healthy
     bad = run(tmp_path / "b", model, torch.optim.Muon(model.parameters(), 1e-2, ns_steps=1), spectra=5)
-    assert bad["muon-not-orthogonal"].severity == "warning"
+    assert bad["muon-not-orthogonal"].severity == "info"
 
 
 def test_memory_shorter_than_an_epoch(tmp_path: Path) -> None:
@@ -160,6 +329,16 @@ def test_a_layer_that_explodes(tmp_path: Path) -> None:
     found = run(tmp_path, model, torch.optim.AdamW(model.parameters(), 3.0, betas=(0.0, 0.999), weight_decay=0.3))
     assert found["layer-exploding"].severity == "error"
     assert found["layer-exploding"].where == "0.weight"
+
+
+def test_weights_that_grow_from_a_small_start_do_not_explode(tmp_path: Path) -> None:
+    model = net()
+    with torch.no_grad():
+        model.get_parameter("3.weight").mul_(0.01)
+    start = model.get_parameter("3.weight").detach().norm().item()
+    found = run(tmp_path, model, torch.optim.AdamW(eq.param_groups(model), 1e-2, weight_decay=0.1))
+    assert model.get_parameter("3.weight").detach().norm().item() > 20 * start
+    assert "layer-exploding" not in found
 
 
 def test_decay_that_takes_the_whole_weight(tmp_path: Path) -> None:
@@ -304,7 +483,7 @@ def walk(
 
 def test_rows_of_unlike_gradients_are_unbalanced_where_epsilon_rules(tmp_path: Path) -> None:
     """AdamW turns rows alike whatever the size of their gradients, as long as that is above ε."""
-    for eps, codes in ((1e-8, set()), (10.0, {"neurons-unbalanced"})):
+    for eps, codes in ((1e-8, set()), (10.0, {"neurons-unbalanced", "eps-dominated"})):
         torch.manual_seed(0)
         model = Rows(torch.logspace(-3, 0, 24))
         optimizer = torch.optim.AdamW(model.parameters(), 1e-2, eps=eps, weight_decay=0.7)

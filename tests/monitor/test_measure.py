@@ -111,6 +111,8 @@ def test_values_are_those_of_the_definitions(key: str, dtype: torch.dtype, neuro
         total = sum(value(run, f"budget_{part}", name) for part in ("decay", "push", "radial"))
         measured = float((w + change).square().sum() - w.square().sum())
         assert total == pytest.approx(measured, rel=loose, abs=loose * float(change.norm() * w.norm()))
+    whole = torch.cat([g.flatten() for g in account.g.values()]).norm()
+    assert value(run, "total_grad_norm") == pytest.approx(float(whole), rel=loose)
 
 
 def test_neurons_are_measured_one_by_one(tmp_path: Path) -> None:

@@ -60,6 +60,7 @@ class Assembler:
         self._walks: Walks | None = None
         self._held: dict[str, tuple[list[Any], NDArray[Any]]] = {}
         self._last: tuple[Any, Hyper] | None = None
+        self._alive: Array | None = None
         self.layout = self._layout(groups)
         self._is_matrix = (self._ndim > 1).astype(int)
 
@@ -138,6 +139,7 @@ class Assembler:
 
     def row(
         self,
+        number: int,
         sums: RowSums,
         angles: Array,
         hyper: Hyper,
@@ -148,12 +150,13 @@ class Assembler:
         """One row of the layout, and the quantities of each tensor, with ‖w‖ before the step as "norm_before".
 
         Args:
+            number: of the step.
             sums: the sums.
             angles: those of the sampled rows.
             hyper: hyperparameters of each tensor.
             has: for each tensor whether its optimizer stepped, and whether it had a gradient, and momentum.
             scale: for each tensor what its gradient was multiplied by.
-            fixed: the global numbers after the two balances, and those of the groups.
+            fixed: the global numbers after the balances and the gradient's norm, and those of the groups.
         """
         with np.errstate(all="ignore"):
             totals = _cleaned(sums.tensors(), has, scale)
@@ -162,19 +165,33 @@ class Assembler:
             angles = np.where(has[0][self._owner], angles, np.nan)
             per["angle"] = self._angles(angles)
             per["norm_before"] = np.sqrt(totals["ww"])
-            parts = [np.concatenate([per[q.name] for q in PER_TENSOR])]
+            per["dead"] = np.full(len(self._counts), np.nan)
+            parts: list[Array] = []
             balance = float("nan")
             if self._matrices:
                 stepped, grad, momentum = (np.repeat(x, self._counts) for x in has)
                 rows = _cleaned(sums.rows(), (stepped, grad, momentum), np.repeat(scale, self._counts))
                 rows = formulas(rows, hyper.spread(self._counts), only=BY_SAMPLED)
                 balance = variation(rows["rotation"][self._in_matrix])
+                per["dead"] = self._dead(number, rows["grad_norm"])
                 parts += [self._quantiles(rows[name]).reshape(-1) for name in BY_NEURON]
                 sampled = self._frame.sampled[self._shown]
                 parts += [rows[name][sampled] for name in BY_SAMPLED]
                 parts.append(angle_from(*angles[:, self._shown]))
             layers = variation(per["rotation"][self._ndim > 1])
-        return np.concatenate([[balance, layers], fixed, *parts]), per
+            grads = totals["gg"][~np.isnan(totals["gg"])]
+            total = np.sqrt(grads.sum()) if len(grads) else np.nan
+        return np.concatenate([[balance, layers, total], fixed, *(per[q.name] for q in PER_TENSOR), *parts]), per
+
+    def _dead(self, number: int, grad_norm: Array) -> Array:
+        """The share of each matrix's neurons without a gradient in the last two thirds of the steps so far.
+
+        A step that is taken in twice, or late, changes nothing: of each neuron the last step with a gradient is kept.
+        """
+        alive = np.full(len(grad_norm), number - 1.0) if self._alive is None else self._alive
+        self._alive = alive = np.where(grad_norm == 0, alive, np.maximum(alive, number))
+        share = np.add.reduceat(alive < number / 3, self._firsts, dtype=np.float64) / self._counts
+        return np.where(self._ndim > 1, share, np.nan)
 
     def _angles(self, angles: Array) -> Array:
         """Angle to the start of each tensor, over its sampled rows together; NaN where none is sampled."""
@@ -188,14 +205,14 @@ class Assembler:
 def _cleaned(sums: dict[str, Array], has: Has, scale: Array) -> dict[str, Array]:
     """Sums with gradients unscaled, NaN where there was nothing, and infinite where gradients are not finite.
 
-    NaN says "not measured", so that a gradient that is NaN itself is stored as infinite.
+    NaN says "not measured", so that a gradient or momentum that is NaN itself is stored as infinite.
     """
     stepped, grad, momentum = has
     gg = sums["gg"] / scale**2
     sums = sums | {
         "gg": np.where(grad, np.where(np.isfinite(gg), gg, np.inf), np.nan),
         "gw": np.where(grad, sums["gw"] / scale, np.nan),
-        "mm": np.where(momentum, sums["mm"], np.nan),
+        "mm": np.where(momentum, np.where(np.isfinite(sums["mm"]), sums["mm"], np.inf), np.nan),
         "gm": np.where(momentum, sums["gm"] / scale, np.nan),
     }
     return sums if stepped.all() else {name: np.where(stepped, x, np.nan) for name, x in sums.items()}

@@ -356,5 +356,8 @@ def settled(name: str, lr: Array, weight_decay: Array, fixed: dict[str, Any]) ->
 def _stationary(name: str, lr: float, weight_decay: float, fixed: dict[str, Any]) -> tuple[float, float, float]:
     if lr == 0:
         return float("nan"), 0.0, 0.0
-    one = stationary(name, lr=lr, weight_decay=weight_decay, **fixed)
+    try:
+        one = stationary(name, lr=lr, weight_decay=weight_decay, **fixed)
+    except ValueError:  # decay so strong that nothing settles
+        return float("nan"), float("nan"), float("nan")
     return one.norm, one.rotation, one.update

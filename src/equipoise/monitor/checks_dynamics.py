@@ -8,26 +8,31 @@ import numpy as np
 from numpy.typing import NDArray
 
 from equipoise.monitor.evidence import LATE, SETTLED, Evidence
+from equipoise.planner.checks_rates import fast_start
 from equipoise.planner.finding import Finding
-from equipoise.theory import forecast
 
 Array = NDArray[np.float64]
 
 RE = "Kosson et al., Rotational Equilibrium, arXiv 2305.17212"
-NOTE = "norm note, Weight Decay Controls The Effective Learning Rate"
 
-# Thresholds, chosen on seeds other than those that docs/diagnosis.md reports.
+# Thresholds, chosen on the part "chosen" of benchmarks/workloads.py; docs/diagnosis.md reports all.
 LAYERS = 6.0
 """A layer may turn so much faster or slower than the median of settled layers."""
 
 LAYERS_YOUNG = 12.0
 """The same before equilibrium, when speeds follow the initial norms."""
 
+OWN_LR, OWN_TURNS = 10.0, 2.0
+"""Factor between a layer's lr and that of the others, and how much faster or slower it then turns, to be said."""
+
 NEURONS = 8.0
 """The 90 % quantile of a layer's neurons may turn so much faster than the 10 % quantile."""
 
-FAST = 5.0
-"""Early rotation over that of equilibrium at peak lr; as `plan` has it."""
+HARDLY, HARDLY_STEPS = 0.03, 100
+"""Share of its norm that the median layer has moved by, had all steps gone one way, and after how many steps."""
+
+UNMOVED = 0.03
+"""Share of itself by which a loss falls that has hardly moved."""
 
 DRIFT = 0.7
 """‖w‖² may drift by this share of what decay takes a step."""
@@ -43,42 +48,44 @@ OUTWARDS = -0.9
 
 
 def check_layers(e: Evidence) -> Iterator[Finding]:
-    """Layers that turn much faster or slower than the others."""
+    """Layers that turn much faster or slower than the others of the same optimizer."""
     rotation = e.late_mean("rotation")
-    layers = [i for i in e.layers if rotation[i] > 0]
-    if len(layers) < 3:
-        return
-    middle = float(np.exp(np.median(np.log(rotation[layers]))))
-    off = {}
-    for i in layers:
-        ratio = float(rotation[i]) / middle
-        if abs(np.log(ratio)) > np.log(LAYERS if e.settled(i) else LAYERS_YOUNG):
-            off[i] = ratio
+    off: dict[int, float] = {}
+    own: dict[int, float] = {}
+    for rule in {g.group.optimizer for g in e.groups}:
+        layers = [i for i in e.layers if rotation[i] > 0 and _rule(e, i) == rule]
+        if len(layers) < 3:
+            continue
+        middle = float(np.exp(np.median(np.log(rotation[layers]))))
+        lrs = [float(e.hyper("lr", int(e.group[i])).max()) for i in layers]
+        for i, lr in zip(layers, lrs, strict=True):
+            ratio, more = float(rotation[i]) / middle, lr / float(np.median(lrs))
+            far = abs(np.log(ratio)) > np.log(LAYERS if e.settled(i) else LAYERS_YOUNG)
+            if (more >= OWN_LR and ratio >= OWN_TURNS) or (more <= 1 / OWN_LR and ratio <= 1 / OWN_TURNS):
+                own[i] = more
+                off[i] = ratio
+            elif far and e.tensors[i].role != "head":
+                off[i] = ratio
     if not off:
         return
-    worst = max(off, key=lambda i: abs(np.log(off[i])))
+    worst = max(off, key=lambda i: (i in own, abs(np.log(off[i]))))
     faster = "faster" if off[worst] > 1 else "slower"
     ratio = max(off[worst], 1 / off[worst])
     yield Finding(
         "layers-unbalanced",
-        "warning",
+        "info",
         e.names[worst],
         f"turns {rotation[worst]:.3g} rad a step, {ratio:.3g}× {faster} than the median layer{_others(e, worst, off)}"
-        + _own_lr(e, worst, layers),
-        f"within {LAYERS:g}× of the median, {middle:.3g} rad",
-        "give it the lr and weight decay of the others, or use a rotational optimizer, which balances layers",
+        + (f"; its group's lr is {own[worst]:.3g}× that of most layers" if worst in own else ""),
+        f"within {LAYERS:g}× of the median of the layers that the same optimizer trains",
+        f"it forgets what it learnt that much {faster} than the others",
         f"{RE}, section 4",
     )
 
 
-def _own_lr(e: Evidence, i: int, layers: list[int]) -> str:
-    """A word on the layer's own lr, where others have another one."""
-    lrs = {g: float(np.max(e.hyper("lr", g))) for g in set(e.group[layers].tolist()) if g < len(e.groups)}
-    own = lrs.get(int(e.group[i]))
-    usual = float(np.median([lrs[g] for g in e.group[layers].tolist() if g in lrs])) if lrs else 0.0
-    if not own or not usual or 1 / 3 < own / usual < 3:
-        return ""
-    return f"; its group's lr is {own:.3g}, that of most layers {usual:.3g}"
+def _rule(e: Evidence, i: int) -> str:
+    """The rule that moves tensor i, as theory calls it."""
+    return e.groups[e.group[i]].group.optimizer if e.group[i] < len(e.groups) else ""
 
 
 def check_neurons(e: Evidence) -> Iterator[Finding]:
@@ -93,61 +100,59 @@ def check_neurons(e: Evidence) -> Iterator[Finding]:
         worst = max(off, key=lambda i: off[i])
         yield Finding(
             "neurons-unbalanced",
-            "warning",
+            "info",
             e.names[worst],
             f"a tenth of its neurons turn by {high[worst]:.3g} rad a step or more, another tenth by {low[worst]:.3g} "
             f"or less: {ratio[worst]:.3g}×{_others(e, worst, off)}",
             f"less than {NEURONS:g}×",
-            "look for L2 in Adam's gradient, dead inputs, or gradients of very different size; a rotational optimizer "
+            "L2 in Adam's gradient, dead inputs or gradients of very different size do this; a rotational optimizer "
             "turns all neurons alike",
             f"{RE}, section 4",
         )
 
 
 def check_transient(e: Evidence) -> Iterator[Finding]:
-    """Rotation early in the run far above equilibrium's: warmup is missing or short, and how long it should be."""
+    """First steps that turn most layers so far that the initial weights are gone after a few of them."""
     early = e.steps <= max(20, 0.1 * e.last)
-    if not early.any():
+    layers = [i for i in e.layers if e.start[i] != 0]  # from 0 a step has no angle
+    if not early.any() or len(layers) == 0:
         return
-    rotation = e.high("rotation")[early]
-    found: dict[int, tuple[float, int]] = {}
+    rotation = e.high("rotation")[early][:, layers]
+    rotation = rotation[:, np.isfinite(rotation).any(0)]
+    if rotation.shape[1]:
+        most = np.nanmax(rotation, axis=0)
+        k = int(np.argsort(most)[len(most) // 2])
+        at = int(e.steps[early][np.nanargmax(rotation[:, k])])
+        yield from fast_start("all layers", float(most[k]), at)
+
+
+def check_hardly_moves(e: Evidence) -> Iterator[Finding]:
+    """Weights that stay where they began, and a loss that does, too."""
+    fell = e.loss_fell
+    if e.last < HARDLY_STEPS or (fell is not None and not fell < UNMOVED):
+        return
+    relative = e.mean("relative_update")
+    paths = {}
     for i in e.layers:
-        case = e.case(i) if e.forecasts(i) and e.start[i] != 0 else None  # from 0 a step has no angle
-        if case is None or not np.isfinite(rotation[:, i]).any():
-            continue
-        settled = float(case.equilibrium.rotation.max())
-        at = int(np.nanargmax(rotation[:, i]))
-        if settled > 0 and rotation[at, i] > FAST * settled:
-            found[i] = (float(rotation[at, i]) / settled, at)
-    if not found:
+        there = np.isfinite(relative[:, i])
+        lr = e.hyper("lr", int(e.group[i])) if e.group[i] < len(e.groups) else np.zeros(1)
+        rising = lr[-1] > 1.02 * lr[int(0.8 * len(lr))]
+        if there.sum() >= 8 and lr.any() and not rising:
+            paths[i] = float(np.trapezoid(relative[there, i], e.steps[there]))
+    if not paths or not 0 < (middle := float(np.median(list(paths.values())))) < HARDLY:
         return
-    worst = max(found, key=lambda i: found[i][0])
-    ratio, at = found[worst]
+    rates = sorted({float(e.hyper("lr", int(e.group[i])).max()) for i in paths})
+    said = f"{rates[0]:.3g}" + (f" to {rates[-1]:.3g}" if len(rates) > 1 else "")
     yield Finding(
-        "transient-too-fast",
-        "warning",
-        e.names[worst],
-        f"turned by {rotation[at, worst]:.3g} rad at step {e.steps[at]:,}, {ratio:.3g}× as fast as in equilibrium at "
-        f"peak lr{_others(e, worst, found)}",
-        f"less than {FAST:g}×",
-        f"{_warmup(e, worst)}, start with larger weights, or use a rotational optimizer",
-        f"{RE}, section 3, Need for Learning Rate Warmup",
+        "weights-hardly-move",
+        "info" if fell is None else "warning",
+        "all layers",
+        f"all updates of the median layer together are {middle:.2g} of its norm after {e.last:,} steps (lr {said})"
+        + ("" if fell is None else f", and the loss fell by {fell:.1%}"),
+        f"more than {HARDLY:g}, or a loss that falls by more than {UNMOVED:.0%}",
+        "nothing is learnt at this pace: lr is too small by orders of magnitude, or gradients are clipped away",
+        "the length of the way bounds how far weights can be from where they began",
     )
-
-
-def _warmup(e: Evidence, i: int) -> str:
-    """How long a linear warmup must be for the forecast to stay below half of the threshold."""
-    case = e.case(i)
-    assert case is not None
-    peak = float(case.equilibrium.rotation.max())
-    length = len(case.lr)
-    steps = 8
-    while steps < length // 2:
-        rising = case.common | {"lr": case.lr.max() * np.minimum(1.0, np.arange(1, length + 1) / steps)}
-        if forecast(case.name, scale=case.update_scale**2, **rising).rotation.max() < 0.5 * FAST * peak:
-            return f"warm up over about {steps:,} steps"
-        steps *= 2
-    return "lower lr: no warmup shorter than half of the run would do"
 
 
 def check_drift(e: Evidence) -> Iterator[Finding]:
@@ -212,8 +217,8 @@ def check_falls_out(e: Evidence) -> Iterator[Finding]:
             f"turns {off[worst]:.2g}× as fast as the present lr's equilibrium would{_others(e, worst, off)}: lr fell "
             "faster than the norm can",
             f"above {BEHIND:g}×",
-            "none needed if a slow end is wanted; corrected decay (decay='corrected') keeps the norm, and rotation "
-            "goes with lr",
+            "usual where lr falls far in a short time; corrected decay (decay='corrected') keeps the norm, and "
+            "rotation goes with lr",
             "AdamC, arXiv 2506.02285",
         )
 
@@ -245,8 +250,7 @@ def check_radial(e: Evidence) -> Iterator[Finding]:
             f"its gradient {way} like a weight decay of {off[worst]:+.2g} times the one that is set"
             f"{_others(e, worst, off)}",
             f"between {OUTWARDS:g} and {RADIAL:g}: about 0 where the loss does not depend on the norm",
-            "its norm follows the loss, not lr and weight decay: read λ_e (total_decay) instead of λ, or normalise "
-            "after the layer",
+            "its norm follows the loss, not lr and weight decay; λ_e (total_decay) says what acts in place of λ",
             f"{RE}, appendix L",
         )
 
@@ -259,4 +263,6 @@ def _others(e: Evidence, worst: int, found: Iterable[int]) -> str:
     return f" (also {', '.join(rest[:3])}{f' and {len(rest) - 3} more' if len(rest) > 3 else ''})"
 
 
-CHECKS = (check_layers, check_neurons, check_transient, check_drift, check_falls_out, check_radial)
+CHECKS = (check_hardly_moves, check_layers)
+FROM_SCRATCH = (check_neurons, check_transient, check_drift, check_falls_out, check_radial)
+"""Those against what is known of training from scratch."""

@@ -88,6 +88,18 @@ def rolling_median(values: NDArray[np.float64], width: int) -> NDArray[np.float6
     return np.nanmedian(np.lib.stride_tricks.sliding_window_view(padded, 2 * half + 1), axis=1)
 
 
+def training(run: Run) -> Loss | None:
+    """The training loss; None where none was logged that is finite."""
+    name = training_loss(run.logged)
+    loss = None if name is None else _read(run, name)
+    return loss if loss is not None and len(loss.values) else None
+
+
+def _read(run: Run, name: str) -> Loss:
+    series = run.series(name, kind=LOG if LOG in run.kinds else None, points=POINTS)
+    return Loss(name, series.steps, series.values.astype(float))
+
+
 def check_loss(run: Run, ended: bool, finetune: bool = False) -> list[Finding]:
     """What is wrong with the losses of a run.
 
@@ -101,8 +113,7 @@ def check_loss(run: Run, ended: bool, finetune: bool = False) -> list[Finding]:
     for one in (name, validation_loss(run.logged)):
         if one is None:
             continue
-        series = run.series(one, kind=LOG if LOG in run.kinds else None, points=POINTS)
-        loss = Loss(one, series.steps, series.values.astype(float))
+        loss = _read(run, one)
         found += _not_finite(loss)
         if one == name and len(loss.values) >= (ENOUGH if ended else STEADY):
             told = (_rising(loss), _diverged(loss), _chance(loss, run), _flat(loss, ended, finetune))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from equipoise.monitor.evidence import Evidence
-from equipoise.planner.checks_rates import overshoot
+from equipoise.planner.checks_rates import overshoot, short_memory
 from equipoise.planner.finding import Finding
 
 RE = "Kosson et al., Rotational Equilibrium, arXiv 2305.17212"
@@ -37,55 +37,46 @@ def check_decay(e: Evidence) -> Iterator[Finding]:
     if bare:
         yield Finding(
             "no-decay",
-            "warning" if decays else "info",
+            "info",
             bare[0],
             f"weight_decay is 0 here{_more(bare)}" + (", and other layers decay" if decays else "")
             + ": the norm grows and the effective learning rate falls as 1/√t",
             "a weight decay above 0 on matrices",
-            "put it into the group of the other layers" if decays else "set one; `equipoise plan` says which",
+            "a group of its own has no decay, on purpose or by mistake" if decays else "usual in short fine-tuning",
             "norm note, Weight Decay Controls The Effective Learning Rate",
         )  # fmt: skip
     if gains:
         yield Finding(
             "decay-on-gains",
-            "warning",
+            "info",
             gains[0],
             f"gains and biases decay{_more(gains)}",
             "no decay on gains and biases",
-            "put them into a group of their own with weight_decay=0 (equipoise.param_groups does)",
+            "decay pulls them towards 0, and nothing balances it; equipoise.param_groups leaves them out",
             f"{RE}, appendix C.2",
         )
     if l2:
         yield Finding(
             "adam-l2",
-            "warning",
+            "info",
             l2[0],
             f"weight_decay is added to the gradient and divided by √v{_more(l2)}",
             "decoupled decay",
-            "use AdamW: with L2 neurons rotate at speeds that depend on the size of their gradients",
+            "neurons rotate at speeds that depend on the size of their gradients; AdamW decays all alike",
             f"{RE}, appendix I",
         )
 
 
 def check_memory(e: Evidence) -> Iterator[Finding]:
-    """Memory shorter than an epoch, where the run says how long that is."""
+    """Decay that forgets all but the last few steps, or memory shorter than an epoch where the run says how long."""
     per_epoch = e.meta("steps_per_epoch")
-    if not isinstance(per_epoch, int | float) or not 0 < per_epoch < e.last:
-        return
+    per_epoch = per_epoch if isinstance(per_epoch, int | float) and 0 < per_epoch < e.last else 0
     for g, recorded in enumerate(e.groups):
-        layers = [i for i in e.layers if e.group[i] == g and e.forecasts(i)]
-        lost = e.lost(g)[-max(1, e.last // 10) :]
-        if layers and lost.mean() > 0 and 1 / lost.mean() < per_epoch / 2:
-            time = 1 / float(lost.mean())
-            yield Finding(
-                "timescale-short",
-                "warning",
-                recorded.group.name or f"group {g}",
-                f"the timescale of memory is {time:,.0f} steps, {time / per_epoch:.2g} epochs",
-                "at least one epoch, so that every sample is remembered",
-                f"weight_decay of about {recorded.group.weight_decay * time / per_epoch:.2g} puts it at one epoch",
-                "Wang & Aitchison 2024, arXiv 2405.13698",
-            )
+        lost, layers = e.lost(g), [i for i in e.layers if e.group[i] == g and e.forecasts(i)]
+        if layers and lost.any():
+            time = 1 / float(lost[-max(1, e.last // 10) :].mean() if per_epoch else lost.mean())
+            where, most = recorded.group.name or f"group {g}", len(layers) >= 0.5 * len(e.layers)
+            yield from short_memory(recorded.group, where, lost, time, per_epoch, most)
 
 
 def _more(names: list[str]) -> str:

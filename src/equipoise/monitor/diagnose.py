@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from equipoise.monitor import checks_dynamics, checks_faults, checks_finetune, checks_settings
+from equipoise.monitor import checks_dynamics, checks_faults, checks_finetune, checks_gradients, checks_settings
 from equipoise.monitor.checks_loss import check_loss
 from equipoise.monitor.evidence import Evidence
 from equipoise.monitor.run import Run
 from equipoise.monitor.tables import Coverage
 from equipoise.planner.finding import SEVERITIES, Finding
 
-FROM_SCRATCH = (*checks_settings.FROM_SCRATCH, *checks_dynamics.CHECKS)
+FROM_SCRATCH = (*checks_settings.FROM_SCRATCH, *checks_dynamics.FROM_SCRATCH)
 """Checks against what is known of training from scratch: decay, equilibrium, balance."""
 
-CHECKS = (*checks_faults.CHECKS, *checks_settings.CHECKS, *FROM_SCRATCH, *checks_finetune.CHECKS)
+ANY = (*checks_faults.CHECKS, *checks_gradients.CHECKS, *checks_settings.CHECKS, *checks_dynamics.CHECKS)
+"""Checks of any run."""
+
+CHECKS = (*ANY, *FROM_SCRATCH, *checks_finetune.CHECKS)
 """Every check, in the order that findings of one severity are shown in."""
 
 LEAST = 8

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from equipoise.monitor.attribute import QUANTITIES, Case, Measured
+from equipoise.monitor.checks_loss import training
 from equipoise.monitor.compare import Comparer
 from equipoise.monitor.layout import Column
 from equipoise.monitor.recorded import START, taken_as
@@ -22,10 +23,10 @@ POINTS = 400
 SETTLED = 1.5
 """Decay that has added up to this leaves 5 % of the initial gap in ‖w‖²: e^−3."""
 
-LATE = 0.75
-"""The state of a run is that of the steps after this share of it."""
+LATE, FEWEST = 0.75, 5
+"""The state of a run is that of the steps after this share of it, and of at least so many measured ones."""
 
-WANTED = (*QUANTITIES, "change", "angle")
+WANTED = (*QUANTITIES, "change", "angle", "relative_update", "grad_momentum_cos", "momentum_norm", "dead")
 SHARES = (0.1, 0.5, 0.9)
 
 
@@ -80,7 +81,7 @@ class Evidence:
     @cached_property
     def late(self) -> NDArray[np.bool_]:
         """Which points tell the present state."""
-        return self.steps >= LATE * self.last
+        return self.steps >= min(LATE * self.last, self.steps[-FEWEST:].min(initial=self.last))
 
     @property
     def last(self) -> int:
@@ -93,6 +94,13 @@ class Evidence:
         there = np.isfinite(values)
         with np.errstate(all="ignore"):
             return np.where(there, values, 0.0).sum(0) / there.sum(0)
+
+    @cached_property
+    def loss_fell(self) -> float | None:
+        """By which share of itself the training loss fell; None where none was logged."""
+        loss = training(self.run)
+        first = 0.0 if loss is None else float(np.median(loss.values[: loss.few]))
+        return (first - loss.end) / abs(first) if loss is not None and first else None
 
     # Settings
 

@@ -128,20 +128,20 @@ def not_finite(step: int, what: str, names: list[str], tensors: int) -> Finding:
 
     Args:
         step: when it was seen.
-        what: "gradient" or "weights".
+        what: "gradient", "momentum" or "weights".
         names: of the tensors, the first one first.
         tensors: how many there are in all.
     """
     everywhere = len(names) == tensors and tensors > 1
     few = ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
-    verb = "is" if what == "gradient" else "are"
+    verb = "are" if what == "weights" else "is"
     return Finding(
         "not-finite",
         "error",
         "all tensors" if everywhere else names[0],
         f"at step {step:,} the {what} {verb} NaN or infinite"
         + (": of all tensors at once, so the loss itself was" if everywhere else f", of {few}"),
-        "finite gradients and weights",
+        "finite gradients, momentum and weights",
         "look at the batch and the loss of that step; clip gradients, lower lr, or skip such steps"
         + ("; with every=1 the layer where it starts is named" if everywhere else ""),
         "one NaN reaches all weights within a step or two",

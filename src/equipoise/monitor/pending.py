@@ -187,4 +187,5 @@ class Step:
         skipped = bool(sent.skipped.any())
         hyper = self._hyper.still(sent.skipped[self.frame.owner]) if skipped else self._hyper
         fixed = [float(skipped), *self._fixed]
-        return self.assembler.row(sent.sums, sent.angles, hyper, self._has, sent.scales[self.frame.owner], fixed)
+        scales = sent.scales[self.frame.owner]
+        return self.assembler.row(self.number, sent.sums, sent.angles, hyper, self._has, scales, fixed)

@@ -38,6 +38,7 @@ PER_TENSOR = (
     Quantity("budget_push", "", "tensor", "change of ‖w‖² by the length of the update"),
     Quantity("budget_radial", "", "tensor", "change of ‖w‖² by the radial part of the update"),
     Quantity("unchanged", "", "tensor", "share of weights that a step left as they were; low precision alone"),
+    Quantity("dead", "", "tensor", "share of neurons without a gradient in the last two thirds of the run so far"),
     Quantity("angle", "radian", "neuron", "angle to the weights at the start, of sampled neurons"),
 )
 BY_NEURON = tuple(q.name for q in PER_TENSOR if q.per == "neuron" and q.name != "angle")
@@ -49,6 +50,7 @@ BY_SAMPLED = (*BY_NEURON, "radial_change", "grad_weight_cos")
 GLOBAL = (
     Quantity("balance_neurons", "", "global", "coefficient of variation of rotation over all neurons"),
     Quantity("balance_layers", "", "global", "coefficient of variation of rotation over tensors of two dimensions"),
+    Quantity("total_grad_norm", "", "global", "‖g‖ of all tensors together, after clipping and unscaling"),
     Quantity("skipped", "", "global", "1 where the step changed nothing because gradients were not finite"),
     Quantity("step_time", "second", "global", "time of a training step, watching left out"),
     Quantity("watch_share", "", "global", "time that watching took so far, as a share of training's"),
@@ -91,7 +93,7 @@ def formulas(s: dict[str, Array], h: Hyper, *, only: Sequence[str] | None = None
     Args:
         s: `sums.SUMS`, one array each; NaN where something was not measured. "dw" is Δ·w here, with w before the step.
         h: hyperparameters.
-        only: the names wanted; None for all but "unchanged" and "angle".
+        only: the names wanted; None for all but "unchanged", "dead" and "angle".
     """
     d = h.lost
     cw, cd = s["ww"], s["dw"]

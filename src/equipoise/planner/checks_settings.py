@@ -47,11 +47,11 @@ def check_decay_on_gains(plan: Plan) -> Iterator[Finding]:
             shown = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
             yield Finding(
                 "decay-on-gains",
-                "warning",
+                "info",
                 shown,
                 f"gains and biases decay with weight_decay = {g.weight_decay:g}",
                 "no decay on gains and biases",
-                "put them into a group of their own with weight_decay=0",
+                "decay pulls them towards 0, and nothing balances it; equipoise.param_groups leaves them out",
                 f"{RE}, appendix C.2",
             )
 
@@ -177,11 +177,11 @@ def check_l2(plan: Plan) -> Iterator[Finding]:
         if g.optimizer == "adam_l2" and g.weight_decay > 0:
             yield Finding(
                 "adam-l2",
-                "warning",
+                "info",
                 group_name(plan, i),
                 "weight_decay is added to the gradient and divided by √v",
                 "decoupled decay",
-                "use AdamW: with L2 neurons rotate at speeds that depend on the size of their gradients",
+                "neurons rotate at speeds that depend on the size of their gradients; AdamW decays all alike",
                 f"{RE}, appendix I",
             )
 
