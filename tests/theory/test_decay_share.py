@@ -48,3 +48,12 @@ def test_numbers_arrays_and_tensors() -> None:
 def test_a_stationary_state_above_lr_max_is_that_of_plain_decay() -> None:
     plain = theory.stationary("adamw", lr=1e-3, weight_decay=0.1, size=64)
     assert theory.stationary("adamw", lr=1e-3, weight_decay=0.1, size=64, decay="corrected", lr_max=1e-4) == plain
+
+
+def test_sgd_without_momentum_takes_what_the_step_takes() -> None:
+    w = torch.nn.Parameter(torch.full((4, 5), 2.0).double())
+    optimizer = torch.optim.SGD([w], lr=0.1, weight_decay=0.5)
+    said = float(eq.plan(None, optimizer, steps=3).setting.decay_per_step(0)[0])
+    w.grad = torch.zeros_like(w)
+    optimizer.step()
+    assert said == pytest.approx(1 - float(w.detach()[0, 0]) / 2, rel=1e-9)

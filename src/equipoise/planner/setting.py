@@ -87,7 +87,7 @@ class Group:
     def decay_per_step(self, lr: Array, weight_decay: Array) -> Array:
         """The share of the weights that each step's decay takes in the end, 1 or more included.
 
-        L2 that goes through SGD's momentum takes ηλ/(1−α) (RE Eq. 44). What Adam makes of L2 depends on the gradients,
+        L2 that goes through SGD's momentum takes ηλ/(1−α) to first order (RE Eq. 44), and ηλ where there is none. What Adam makes of L2 depends on the gradients,
         and is not counted.
 
         Args:
@@ -95,7 +95,7 @@ class Group:
             weight_decay: weight decay at every step.
         """
         if self.is_coupled and self.optimizer == "sgdm" and (lr * weight_decay < 1).all():
-            return -np.expm1(-lr * weight_decay / (1 - self.betas[0]))
+            return -np.expm1(np.log1p(-lr * weight_decay) / (1 - self.betas[0]))
         return decay_share(lr, weight_decay, decay=self.decay, lr_max=self.lr_max)
 
 
