@@ -94,14 +94,14 @@ def _program(package: Package) -> list[str]:
         return [sys.executable, "-m", "pip"]
     found = shutil.which(PROGRAMS.get(client, client))
     if found is None:
-        raise ValueError(_cannot(package, f"{PROGRAMS.get(client, client)} is not installed"))
+        raise ValueError(_cannot(package, f"{PROGRAMS.get(client, client)} is not installed."))
     return [found]
 
 
 def _cannot(package: Package, why: str) -> str:
     update = " after apt-get update" if package.client == "apt" else ""
     return (
-        f"cannot fetch {package.name}: {why}. It is in the {package.client} package {package.spec}: where that can be "
+        f"cannot fetch {package.name}: {why} It is in the {package.client} package {package.spec}: where that can be "
         f"reached, `equipoise lab data get {package.name}` gets it{update}, and its folder can be copied from there. "
         f"Or give the loader the path of your own copy: {package.own}"
     )
@@ -128,16 +128,17 @@ def _run(
         process.wait()
         raise
     if process.returncode:
-        raise ValueError(_cannot(package, f"{package.client} says {_reason(error or out)!r}"))
+        raise ValueError(_cannot(package, f"{package.client} says {_reason(error or out)!r}; is this machine online?"))
     return out
 
 
 def _reason(said: str) -> str:
-    """The line of what a client said that tells most: the last one of an error, without the client's own marks."""
+    """The line of what a client said that tells most: npm's first one that is no mere code, the others' last error."""
     lines = [line.strip() for line in said.splitlines() if line.strip()]
-    errors = [line for line in lines if re.match(r"npm (ERR!|error)|E:|ERROR:", line)]
-    kept = [line for line in errors if "complete log" not in line.lower() and "_logs" not in line]
-    return re.sub(r"^(npm (ERR!|error)|E:|ERROR:)\s*", "", (kept or lines or ["nothing"])[-1])
+    npm = [found[1] for line in lines if (found := re.match(r"npm (?:ERR!|error) (.*)", line))]
+    told = [line for line in npm if not re.match(r"(code|errno|syscall|type|path|dest) ", line)]
+    errors = [found[1] for line in lines if (found := re.match(r"(?:E:|ERROR:)\s*(.*)", line))]
+    return (told or npm)[0] if npm else (errors or lines or ["nothing"])[-1]
 
 
 def _written(folder: Path) -> int:
