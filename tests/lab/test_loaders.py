@@ -142,6 +142,24 @@ def test_enwik8_is_cut_as_in_the_literature(tmp_path: Path, monkeypatch: pytest.
     assert torch.equal(short.test.x, data.test.x)
 
 
+def test_byte_pairs_of_large_texts_are_learnt_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "a.txt"
+    file.write_text("to be or not to be, that is the question. " * 40 + "é")
+    plain = load("text", path=file, length=8, tokens=300)
+    monkeypatch.setenv("EQUIPOISE_DATA", str(tmp_path / "data"))
+    monkeypatch.setattr(sys.modules["equipoise.lab.data.tokens"], "KEPT", 1000)
+    first = load("text", path=file, length=8, tokens=300)
+    (kept,) = (tmp_path / "data" / "tokens").iterdir()
+    monkeypatch.setitem(sys.modules, "tokenizers", None)  # as if it were not installed
+    again = load("text", path=file, length=8, tokens=300)
+    assert plain.checksum == first.checksum == again.checksum
+    assert (plain.outputs, plain.info) == (again.outputs, again.info)
+    for changed in ({"tokens": 290}, {"validation": True}):
+        with pytest.raises(ModuleNotFoundError, match="tokenizers is not installed"):
+            load("text", path=file, **({"length": 8, "tokens": 300} | changed))
+    assert list((tmp_path / "data" / "tokens").iterdir()) == [kept]
+
+
 def test_text_has_three_parts_of_its_own(tmp_path: Path) -> None:
     for i in range(30):
         (tmp_path / f"{i:02}.txt").write_text(f"<{i:02}>" * 10)

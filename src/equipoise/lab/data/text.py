@@ -4,35 +4,26 @@ from __future__ import annotations
 
 import os
 import sysconfig
-from collections.abc import Callable, Iterator, Sequence
-from itertools import islice, pairwise
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 import torch
 
-from equipoise._extras import need
 from equipoise.lab.data.base import VALIDATION, Data, Split
 from equipoise.lab.data.packages.places import where
+from equipoise.lab.data.tokens import Texts, as_bytes, as_pairs
 from equipoise.theory import _check
 
 ENDINGS = ("*.py", "*.txt", "*.md", "*.rst", "*.tokens", "*.raw", "*.yaml")
 """Files that are taken from a folder."""
 
-Texts = Sequence[str | bytes]
-Encode = Callable[[Texts], np.ndarray]
 
 HELD = 10
 """Each tenth document is tested on; of fewer documents the last tenth of the text."""
 
 ENWIK8 = 100_000_000
 """Bytes: 90 % are trained on, the next 5 % are for validation, the last 5 % for tests."""
-
-PIECE = 1_000_000
-"""Characters of a piece of text that is cut into byte pairs as one; it ends with a line."""
-
-AT_ONCE = 8
-"""Pieces that are cut into byte pairs at the same time."""
 
 
 def text(
@@ -143,9 +134,11 @@ def from_texts(
         length: tokens of a sample.
     """
     length = _check.whole("length", length, low=1)
-    encode, vocabulary = _bytes() if tokens is None else _pairs(train, _check.whole("tokens", tokens, low=257))
     documents = {"train": train, "test": test} | ({} if validation is None else {VALIDATION: validation})
-    lines = {part: encode(texts) for part, texts in documents.items()}
+    if tokens is None:
+        lines, vocabulary = as_bytes(documents), 256
+    else:
+        lines, vocabulary = as_pairs(documents, _check.whole("tokens", tokens, low=257))
     splits = {part: _samples(name, line, length) for part, line in lines.items()}
     sizes = {part: sum(len(t if isinstance(t, bytes) else t.encode()) for t in documents[part]) for part in documents}
     info = {
@@ -199,40 +192,6 @@ def _documents(path: Path, *, deep: bool) -> list[str]:
 def _first(documents: list[str], size: int) -> list[str]:
     ends = np.cumsum([len(d) for d in documents])
     return documents[: int(np.searchsorted(ends, size)) + 1]
-
-
-def _bytes() -> tuple[Encode, int]:
-    return lambda texts: np.frombuffer(b"\n".join(_plain(t) for t in texts), np.uint8), 256
-
-
-def _plain(text: str | bytes) -> bytes:
-    return text if isinstance(text, bytes) else text.encode()
-
-
-def _pairs(documents: Texts, vocabulary: int) -> tuple[Encode, int]:
-    tokenizers = need("tokenizers")
-    learner = tokenizers.ByteLevelBPETokenizer()
-    learner.train_from_iterator(_pieces(documents), vocab_size=vocabulary, show_progress=False)
-
-    def encode(texts: Texts) -> np.ndarray:
-        pieces, found = _pieces(texts), []
-        while some := list(islice(pieces, AT_ONCE)):
-            found += [np.array(one.ids, np.int32) for one in learner.encode_batch(some)]
-        return np.concatenate(found)
-
-    return encode, learner.get_vocab_size()
-
-
-def _pieces(documents: Texts) -> Iterator[str]:
-    """Documents in pieces of whole lines: one of 100 MB at a go would take gigabytes."""
-    for document in documents:
-        text = document if isinstance(document, str) else document.decode("utf-8", errors="replace")
-        start = 0
-        while start < len(text):
-            end = text.rfind("\n", start, start + PIECE) + 1 if start + PIECE < len(text) else len(text)
-            end = end or min(start + PIECE, len(text))
-            yield text[start:end]
-            start = end
 
 
 def _samples(name: str, tokens: np.ndarray, length: int) -> Split:
