@@ -6,9 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from equipoise.optim.dynamics_of import matrix_layout
-from equipoise.optim.roles import ROLES, known_parameters
-from equipoise.planner.setting import Group, Tensor
+from equipoise.planner.setting import KINDS, Group, Tensor
 
 if TYPE_CHECKING:
     import torch
@@ -105,7 +103,7 @@ def read_model(model: torch.nn.Module) -> tuple[Tensor, ...]:
     return found
 
 
-KIND = {role: "matrix" if role in ("conv", "head") else role for role in ROLES}
+KIND = {"conv": "matrix", "head": "matrix"} | {kind: kind for kind in KINDS}
 """What the plan calls a role."""
 
 
@@ -115,11 +113,15 @@ def _names(model: Any) -> tuple[dict[int, str], dict[int, str]]:
         raise ValueError(f"model = {model!r}: must be a torch.nn.Module, or None")
     if model is None:
         return {}, {}
+    from equipoise.optim.roles import known_parameters  # here, as it imports torch, which reading a run does without
+
     known = known_parameters(model)
     return {id(k.param): k.name for k in known}, {id(k.param): KIND[k.role] for k in known}
 
 
 def _tensor(name: str, p: torch.Tensor, kind: str | None, group: int, muon: dict[str, Any]) -> Tensor:
+    from equipoise.optim.dynamics_of import matrix_layout
+
     if kind is None:
         kind = "matrix" if p.ndim >= 2 else "bias" if name.endswith("bias") else "gain"
     rms = (
