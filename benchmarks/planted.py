@@ -160,6 +160,10 @@ FAULTS = {
 }
 
 
+HARMLESS = {("a layer's lr × 100", "vit lion, again"), ("lr × 20, no warmup", "mlp adamw, again")}
+"""Not named: with half the usual lr they train about as well as the healthy run, or better."""
+
+
 def cases(part: str) -> Iterator[tuple[str, Workload]]:
     """Each fault with each workload that it is planted in."""
     for fault, one in FAULTS.items():

@@ -14,7 +14,7 @@ from workloads import FAMILIES, OPTIMIZERS, PARTS, Workload, healthy, outcome, t
 import equipoise as eq
 from equipoise.planner.finding import Finding
 
-FAULTS = [(fault, workload) for part in PARTS for fault, workload in planted.cases(part)]
+FAULTS = [case for part in PARTS for case in planted.cases(part) if (case[0], str(case[1])) not in planted.HARMLESS]
 HEALTHY = [workload for part in PARTS for workload in healthy(part)]
 
 

@@ -140,7 +140,7 @@ def short_memory(
     """
     steps = len(lost)
     epochs = per_epoch if per_epoch and steps > per_epoch else None
-    forgets = bool(most and lost.max() > 1 / FORGETS and lost.sum() > 2)
+    forgets = bool(most and round(1 / lost.max()) < FORGETS and lost.sum() > 2)
     time = 1 / float(lost.max()) if forgets else time
     if not forgets and time >= (epochs / 2 if epochs else 0.02 * steps):
         return
