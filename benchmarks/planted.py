@@ -160,8 +160,12 @@ FAULTS = {
 }
 
 
-HARMLESS = {("a layer's lr × 100", "vit lion, again"), ("lr × 20, no warmup", "mlp adamw, again")}
-"""Not named: with half the usual lr they train about as well as the healthy run, or better."""
+HARMLESS = {
+    ("a layer's lr × 100", "vit lion, again"),
+    ("lr × 20, no warmup", "mlp adamw, again"),
+    ("lr × 20, no warmup", "mlp adamw, last"),
+}
+"""Not named: with a half or three quarters of the usual lr they train about as well as the healthy run, or better."""
 
 
 def cases(part: str) -> Iterator[tuple[str, Workload]]:

@@ -118,7 +118,7 @@ def soak(
             raise RuntimeError(f"the board did not start: {line}{shown.stdout.read()}")
         url = found.group(1)
         begun, views, late = time.monotonic(), 0, 0
-        while not json.loads(ask(f"{url}/api/runs"))["runs"]:
+        while not json.loads(ask(f"{url}/api/runs"))["rows"]:
             time.sleep(0.1)
             if trainer.poll() is not None or time.monotonic() > begun + 60:
                 raise RuntimeError("the training did not start")
@@ -127,7 +127,7 @@ def soak(
         begun = last = time.monotonic()
         while (now := time.monotonic()) < begun + seconds:
             ask(f"{url}/")
-            lines = json.loads(ask(f"{url}/api/runs"))["runs"]
+            rows = json.loads(ask(f"{url}/api/runs?columns=steps"))["rows"]
             ask(f"{url}/run?run=run")
             try:
                 view = pull_session(url=f"{url}/run", arguments={"run": "run"})
@@ -145,7 +145,7 @@ def soak(
                 for name, one in (("training", trainer), ("board", shown)):
                     if one.poll() is not None:
                         raise RuntimeError(f"the {name} has ended, with {one.returncode}")
-                steps = int(lines[0].get("steps", 0))
+                steps = int(rows[0]["cells"][-1].replace(",", "") or 0)
                 yield Sample(now - begun, steps, views, resident(trainer.pid), resident(shown.pid), late)
             time.sleep(pause)
 

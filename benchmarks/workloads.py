@@ -85,6 +85,7 @@ PARTS = {
     "chosen": Part(0, 1.0, None, None, STDLIB / "pydoc_data" / "topics.py", 2, 32, 2),
     "reported": Part(100, 1.0, 0, STDLIB / "asyncio", STDLIB / "email", 3, 48, 7),
     "again": Part(200, 0.5, 10_000, STDLIB / "unittest", STDLIB / "http", 2, 40, 7),
+    "last": Part(300, 0.75, 20_000, STDLIB / "xml", STDLIB / "logging", 3, 36, 7),
 }
 
 

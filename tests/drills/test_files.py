@@ -25,10 +25,11 @@ from hypothesis import strategies as st
 
 import equipoise
 import equipoise as eq
-from equipoise.board.listing import Runs, describe
+from equipoise.board.listing import Runs
 from equipoise.cli import main
 from equipoise.lab.sweep import read_base
 from equipoise.monitor import RunError, schema
+from equipoise.monitor.lines import describe
 from equipoise.planner import plan_setting, read_setting
 
 

@@ -11,7 +11,7 @@ from torch import nn
 import equipoise as eq
 from equipoise.board.gather import gather
 from equipoise.board.run_page import facts
-from equipoise.monitor.diagnose import FROM_SCRATCH, diagnose
+from equipoise.monitor.diagnose import diagnose
 from equipoise.monitor.evidence import Evidence
 from equipoise.monitor.glance import Look
 from equipoise.monitor.quantities import distances
@@ -119,7 +119,7 @@ def test_adapters(tmp_path: Path) -> None:
         for quantity in ("rotation", "relative_update", "effective_lr"):
             series = run.series(quantity, "3.right")
             assert not len(series.steps) or (series.steps[0] > 1 and np.isfinite(series.values).all()), quantity
-        rows = dict(facts(gather(run), None))
+        rows = dict(facts(gather(run)))
         assert rows["began at 0"].startswith("3 tensors, now of RMS ")
         assert "of ‖w₀‖" in rows["distance from the start"]
 
@@ -165,4 +165,3 @@ def test_what_is_said_must_be_a_bool(tmp_path: Path) -> None:
     model = net()
     with pytest.raises(ValueError, match="finetune = 1: must be true or false"):
         eq.watch(model, torch.optim.AdamW(model.parameters()), tmp_path, finetune=1)  # type: ignore[arg-type]
-    assert len(FROM_SCRATCH) == 8
