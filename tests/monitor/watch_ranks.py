@@ -110,3 +110,4 @@ if __name__ == "__main__":
             Path(folder, f"crash-{rank}.txt").write_text(f"{type(error).__name__}: {error}")
             os._exit(0)
     dist.destroy_process_group()
+    os._exit(0)  # threads of gloo may outlive the group, and abort a process that ends by itself

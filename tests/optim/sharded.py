@@ -178,6 +178,7 @@ def worker(rank: int, port: int, folder: str) -> None:
             report.append(f"{bad} in row {row}: {type(error).__name__}: {str(error)[:300]}")
     Path(folder, f"rank{rank}.txt").write_text("\n".join(report))
     dist.destroy_process_group()
+    os._exit(0)  # threads of gloo may outlive the group, and abort a process that ends by itself
 
 
 if __name__ == "__main__":

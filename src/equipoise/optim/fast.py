@@ -6,9 +6,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass
-from operator import is_
 from typing import Any
 
 import torch
@@ -18,6 +15,7 @@ from equipoise.optim.chunks import Chunks
 from equipoise.optim.clock import Clock, count_of, value_of
 from equipoise.optim.compiled import SWITCHES, Kind, kernel, ones, scalar, warn
 from equipoise.optim.moves import Constrain, Move, Piece, direction, directions, step_numbers, turns
+from equipoise.optim.packs import Batch, Pack, Plan, kernel_layout, kinds_of_step, laid, lies, local
 from equipoise.optim.rate import hollow, sent
 from equipoise.optim.rotate import RowMove
 from equipoise.optim.rules import Rule
@@ -90,12 +88,12 @@ class Fast:
             return False
         rows = self._rows(w, group)
         known = rows in ("flat", "neuron", "tensor") and not self.rule.by_rows
-        if rows is None or not known or not _lies(piece, grad, rows, self.rule.state):
+        if rows is None or not known or not lies(piece, grad, rows, self.rule.state):
             return False
-        layout = _layout(w, rows if rows == "neuron" else "flat")
+        layout = kernel_layout(w, rows if rows == "neuron" else "flat")
         grad = grad if grad.stride() == w.stride() else torch.empty_like(w, dtype=grad.dtype).copy_(grad)
-        w_, g_, chunks = _laid(w, layout), _laid(grad, layout), Chunks(self.rule, move, t, group)
-        averages = [_laid(state[name], layout) for name in self.rule.state]
+        w_, g_, chunks = laid(w, layout), laid(grad, layout), Chunks(self.rule, move, t, group)
+        averages = [laid(state[name], layout) for name in self.rule.state]
         if rows == "flat":
             chunks.flat(w_, g_, averages, self._plain_numbers(group))
             if isinstance(move, Constrain):
@@ -175,7 +173,7 @@ class Fast:
             rows = labels[i]
             if rows == "whole" and sizes[piece.w.numel()] < 2:  # nothing to be packed with
                 rows = "tensor"
-            if rows is None or not _lies(piece, g, rows, self.rule.state):
+            if rows is None or not lies(piece, g, rows, self.rule.state):
                 sorts.setdefault((None,), []).append(i)
                 continue
             if rows != "flat" and isinstance(self.move, RowMove):
@@ -187,7 +185,7 @@ class Fast:
             sorts.setdefault((rows, packs, steps, piece.w.dtype, g.dtype, g.device), []).append(i)
         return Plan(
             [piece.w for piece in pieces],
-            _kinds(pieces, grads),
+            kinds_of_step(pieces, grads),
             [self._batch(key[0], len(key) > 1 and key[1], members, pieces, grads) for key, members in sorts.items()],
         )
 
@@ -291,63 +289,21 @@ class Fast:
             _call(run, pack.w, pack.g, pack.averages, pack.columns, values(pack.w.shape[-1]))
             pack.empty(pieces)
         for i in batch.alone:
-            state, w = pieces[i].state, _local(pieces[i].w)
-            layout = _layout(w, rows)
+            state, w = pieces[i].state, local(pieces[i].w)
+            layout = kernel_layout(w, rows)
             if w.numel():
-                averages = [_laid(_local(state[name]), layout) for name in self.rule.state]
-                g = _local(grads[i])
+                averages = [laid(local(state[name]), layout) for name in self.rule.state]
+                g = local(grads[i])
                 g = g if g.stride() == w.stride() else torch.empty_like(w, dtype=g.dtype).copy_(g)
-                kept = [_local(state[name]) for name in batch.columns]
+                kept = [local(state[name]) for name in batch.columns]
                 size = w.numel() // kept[0].shape[0] if kept else 1
-                _call(run, _laid(w, layout), _laid(g, layout), averages, kept, values(size))
+                _call(run, laid(w, layout), laid(g, layout), averages, kept, values(size))
         if batch.columns:
             self._clock.tick([pieces[i].state for i in batch.members])
         if isinstance(move, Constrain):
             for i in batch.members:
                 move.hold(pieces[i], t, group)
         return True
-
-
-@dataclass(frozen=True)
-class Batch:
-    """Parameters that one kernel steps, by their places in the list of the step; rows None: no kernel does."""
-
-    rows: str | None
-    members: list[int]
-    names: tuple[str, ...]
-    columns: tuple[str, ...]
-    packs: list[Pack]
-    alone: list[int]
-
-    def holds(self, pieces: list[Piece], clock: Clock) -> bool:
-        """Whether the members are still at one step of the tracker, and the packs still hold their states."""
-        if self.columns:
-            states = [pieces[i].state for i in self.members]
-            if any(self.columns[0] not in state for state in states):
-                return False
-            if not clock.agree(states):
-                return False
-        alone = (self.rows is None or _matches(pieces[i], self.names, self.columns, self.rows) for i in self.alone)
-        return all(alone) and all(pack.holds(pieces) for pack in self.packs)
-
-
-@dataclass(frozen=True)
-class Plan:
-    """Who goes to which kernel in a step with these weights."""
-
-    weights: list[Tensor]
-    """Kept, so that no other tensor can come to have the id of one of them."""
-    kinds: list[tuple[Any, ...]]
-    """Types and strides, which somebody may change under the same weight."""
-    batches: list[Batch]
-
-    def holds(self, pieces: list[Piece], grads: list[Tensor], clock: Clock) -> bool:
-        """Whether this is still right for the states and gradients now."""
-        return self.kinds == _kinds(pieces, grads) and all(batch.holds(pieces, clock) for batch in self.batches)
-
-
-def _kinds(pieces: list[Piece], grads: list[Tensor]) -> list[tuple[Any, ...]]:
-    return [(piece.w.dtype, piece.w.stride(), g.dtype) for piece, g in zip(pieces, grads, strict=True)]
 
 
 def _identity(x: Any) -> tuple[Any, ...]:
@@ -360,74 +316,6 @@ def _identity(x: Any) -> tuple[Any, ...]:
     return key
 
 
-class Pack:
-    """Small parameters side by side in one tensor: their averages for good, weights and gradients for a step."""
-
-    def __init__(
-        self,
-        members: list[int],
-        pieces: list[Piece],
-        width: int,
-        flat: bool,
-        desk: tuple[Tensor, Tensor],
-        names: Sequence[str],
-        columns: Sequence[str],
-    ):
-        self.members, self._names = members, (*names, *columns)
-        self._states = [pieces[i].state for i in members]
-        like = pieces[members[0]].w
-        shapes = [pieces[i].w.shape for i in members]
-        heights = [shape.numel() // width for shape in shapes]
-        shape = (sum(heights),) if flat else (sum(heights), width)
-        count = sum(heights) * width
-        self.w, self.g = (x[:count].view(shape) for x in desk)
-        self._w, self._g = (
-            [x.view(s) for x, s in zip(y.split(heights), shapes, strict=True)] for y in (self.w, self.g)
-        )
-        same = len({s[1:] for s in shapes}) == 1 and all(shapes)
-        self._joined = [x.view(-1, *shapes[0][1:]) for x in (self.w, self.g)] if same else None
-        self._views: list[list[Tensor]] = []
-        buffers = []
-        for name in self._names:
-            column = name in columns
-            buffer = torch.empty((shape[0], 1) if column else shape, dtype=like.dtype, device=like.device)
-            views = [view if column else view.view(s) for view, s in zip(buffer.split(heights), shapes, strict=True)]
-            for i, view in zip(members, views, strict=True):
-                pieces[i].state[name] = view.copy_(pieces[i].state[name])
-            buffers.append(buffer)
-            self._views.append(views)
-        self.averages, self.columns = buffers[: len(names)], buffers[len(names) :]
-
-    def holds(self, pieces: list[Piece]) -> bool:
-        """Whether the states of the members still lie here."""
-        states = [pieces[i].state for i in self.members]
-        return all(
-            all(map(is_, [state.get(name) for state in states], views))
-            for name, views in zip(self._names, self._views, strict=True)
-        )
-
-    def leave(self) -> None:
-        """Copy the states out that still lie here."""
-        for name, views in zip(self._names, self._views, strict=True):
-            for state, view in zip(self._states, views, strict=True):
-                if state.get(name) is view:
-                    state[name] = view.clone()
-
-    def fill(self, pieces: list[Piece], grads: list[Tensor]) -> None:
-        """Copy weights and gradients in."""
-        w, g = [pieces[i].w for i in self.members], [grads[i] for i in self.members]
-        if self._joined is None:
-            torch._foreach_copy_(self._w, w)
-            torch._foreach_copy_(self._g, g)
-        else:  # twice as fast
-            torch.cat(w, out=self._joined[0])
-            torch.cat(g, out=self._joined[1])
-
-    def empty(self, pieces: list[Piece]) -> None:
-        """Copy the weights out."""
-        torch._foreach_copy_([pieces[i].w for i in self.members], self._w)
-
-
 def _call(run: Any, w: Tensor, g: Tensor, averages: list[Tensor], kept: list[Tensor], values: Tensor) -> None:
     if w.ndim == 1:
         run([values, w, g, *averages])
@@ -435,62 +323,3 @@ def _call(run: Any, w: Tensor, g: Tensor, averages: list[Tensor], kept: list[Ten
     new = run([values, w, g, *averages, ones(w.shape[0], w.dtype, w.device), scalar(w.device), *kept])
     for old, column in zip(kept, new, strict=True):
         old.copy_(column)
-
-
-def _layout(w: Tensor, rows: str) -> tuple[int, ...]:
-    """(R, C) as a kernel sees a parameter, or (N,) for a plain step."""
-    if rows in ("flat", "single"):
-        return (w.numel(),) if rows == "flat" else (1, w.numel())
-    return w.shape[0], w.numel() // max(1, w.shape[0])
-
-
-def _lies(piece: Piece, g: Tensor, rows: str, names: Sequence[str]) -> bool:
-    """Whether a parameter and its state lie in memory as a kernel takes them."""
-    if hasattr(piece.w, "placements") and not _own_rows(piece.w, g, rows):
-        return False
-    w = _local(piece.w)
-    if not _dense(w) or not _matches(piece, names, (), rows):
-        return False
-    layout = _layout(w, rows)
-    return len(layout) == 1 or layout[0] <= 1 or w.stride(0) == layout[1]
-
-
-def _matches(piece: Piece, names: Sequence[str], columns: Sequence[str], rows: str) -> bool:
-    """Whether averages lie as the weight does, and columns are of its type: a kernel would not notice."""
-    w, state = _local(piece.w), piece.state
-    for name in names:
-        x = _local(state[name])
-        if x.dtype != w.dtype or x.stride() != w.stride() or x.shape != w.shape:
-            return False
-    for name in columns:
-        x = _local(state[name])
-        if x.dtype != w.dtype or (rows == "neuron" and x.shape != (w.shape[0], 1)) or not x.is_contiguous():
-            return False
-    return True
-
-
-def _dense(x: Tensor) -> bool:
-    return x.is_contiguous() or (x.ndim == 4 and x.is_contiguous(memory_format=torch.channels_last))
-
-
-def _own_rows(w: Any, g: Any, rows: str) -> bool:
-    """Whether each rank has all of what a kernel needs of a DTensor: its elements, or its rows."""
-    if tuple(w.placements) != tuple(g.placements):
-        return False
-    if rows == "flat":
-        return not any(p.is_partial() for p in w.placements)
-    ranks = w.device_mesh.size()
-    whole = all(p.is_replicate() or (p.is_shard(0) and type(p).__name__ == "Shard") for p in w.placements)
-    return rows == "neuron" and whole and w.shape[0] >= 2 * ranks
-
-
-def _laid(x: Tensor, layout: tuple[int, ...]) -> Tensor:
-    """A dense tensor's memory as rows or flat, outside of autograd."""
-    x = x.detach()
-    if x.shape == layout:
-        return x
-    return x.view(layout) if x.is_contiguous() else x.as_strided(layout, (layout[1], 1) if len(layout) == 2 else (1,))
-
-
-def _local(x: Any) -> Tensor:
-    return x.to_local() if hasattr(x, "placements") else x
