@@ -217,7 +217,7 @@ def test_a_process_that_dies_leaves_a_readable_run(tmp_path: Path, rank: int, mo
             os.killpg(started.pid, signal.SIGKILL)
     with eq.Run.open(tmp_path / "run") as run:
         # Where the other one is killed, the one that writes sees an exception, or is ended by torchrun before that.
-        assert run.status in ("unclosed", "crashed")
+        assert run.status in (("unclosed",) if rank == 0 else ("unclosed", "crashed"))
         assert run.check() == []
         norms = run.series("norm", "head.weight")
         assert len(norms) >= before >= 8

@@ -22,7 +22,7 @@ SCALES = ("original", "adam", "spectral", "none")
 
 
 def averaged(g: Any, m: Any, *, take: float, momentum: float, nesterov: bool) -> Any:
-    """M ← βm + (1−β)g,  x = m;  Nesterov: x = βm + (1−β)g.  Jordan et al. 2024; as torch.optim.Muon."""
+    """Step: m ← βm + (1−β)g,  x = m;  Nesterov: x = βm + (1−β)g.  Jordan et al. 2024; as torch.optim.Muon."""
     m.lerp_(g, take)
     return g.lerp(m, momentum) if nesterov else m
 

@@ -41,13 +41,13 @@ class Ratio:
 
 
 def sgdm(g: Any, m: Any, *, momentum: float, nesterov: bool) -> Any:
-    """M ← αm + g,  u = m;  Nesterov: u = g + αm.  RE Eq. 41–42; as torch.optim.SGD."""
+    """Step: m ← αm + g,  u = m;  Nesterov: u = g + αm.  RE Eq. 41–42; as torch.optim.SGD."""
     m.mul_(momentum).add_(g)
     return g.add(m, alpha=momentum) if nesterov else m
 
 
 def square_average(g: Any, v: Any, *, keep2: float, take2: float) -> None:
-    """V ← βv + (1−β)g².  Where β = 0 nothing is kept, also of a square that was too large for its type."""
+    """Step: v ← βv + (1−β)g².  Where β = 0 nothing is kept, also of a square that was too large for its type."""
     if isinstance(keep2, float) and keep2 == 0.0:
         v.copy_(g).mul_(g)
     else:
@@ -55,13 +55,13 @@ def square_average(g: Any, v: Any, *, keep2: float, take2: float) -> None:
 
 
 def rmsprop(g: Any, v: Any, *, keep2: float, take2: float, eps: float) -> Ratio:
-    """V ← βv + (1−β)g²,  u = g/(√v + ε).  As torch.optim.RMSprop, whose α is β here."""
+    """Step: v ← βv + (1−β)g²,  u = g/(√v + ε).  As torch.optim.RMSprop, whose α is β here."""
     square_average(g, v, keep2=keep2, take2=take2)
     return Ratio(g, v.sqrt().add_(eps))
 
 
 def adam(g: Any, m: Any, v: Any, *, take1: float, keep2: float, take2: float, eps: float, scale: float) -> Ratio:
-    """M ← β1m + (1−β1)g,  v ← β2v + (1−β2)g²,  u = m̂/(√v̂ + ε).  Kingma & Ba 2015, Alg. 1.
+    """Step: m ← β1m + (1−β1)g,  v ← β2v + (1−β2)g²,  u = m̂/(√v̂ + ε).  Kingma & Ba 2015, Alg. 1.
 
     With m̂ = m/(1−β1^t) and v̂ = v/(1−β2^t), u = ρ(t)·m/(√v + ε√(1−β2^t)), ρ(t) = √(1−β2^t)/(1−β1^t): the same
     direction, with the correction on scalars: ρ(t) is in `scale`, the root in `eps`.  THEORY 4.
@@ -74,7 +74,7 @@ def adam(g: Any, m: Any, v: Any, *, take1: float, keep2: float, take2: float, ep
 def adam_nested(
     g: Any, k: Any, v: Any, *, keep1: float, take1: float, keep2: float, take2: float, eps: float, scale: float
 ) -> Any:
-    """V ← β2v + (1−β2)g²,  K ← β1K + (1−β1) g/(√v̂ + ε),  u = K̂.  Thesis 3.4.
+    """Step: v ← β2v + (1−β2)g²,  K ← β1K + (1−β1) g/(√v̂ + ε),  u = K̂.  Thesis 3.4.
 
     The root of v's correction is in `take1` and `eps`; K's, 1/(1−β1^t), is `scale`.
     """
@@ -84,7 +84,7 @@ def adam_nested(
 
 
 def signsgdm(g: Any, m: Any, *, take1: float) -> Any:
-    """M ← βm + (1−β)g,  u = sign m.  Bernstein et al. 2018, Alg. 2; memory article."""
+    """Step: m ← βm + (1−β)g,  u = sign m.  Bernstein et al. 2018, Alg. 2; memory article."""
     return m.lerp_(g, take1).sign()
 
 
