@@ -135,7 +135,7 @@ def test_a_grid_without_decay_has_one_column() -> None:
 
 def test_knobs_make_settings_and_refuse_nonsense() -> None:
     knobs = Knobs.read({"lr": 0.01, "steps": 100, "warmup": 5, "optimizer": "lion", "schedule": "linear", "final": 0})
-    assert knobs.setting().groups[0].optimizer == "lion"
+    assert knobs.setting().groups[0].dynamics.optimizer == "lion"
     for wrong in (
         {"lr": "x"}, {"lr": -1}, {"lr": float("nan")}, {"steps": 10**9}, {"steps": 1.5}, {"optimizer": "sgd; rm"},
         {"schedule": "__class__"}, {"beta3": 1}, {"final": 2}, [1], None, {"width": 0}, {"lr": True}, {"lr": None},

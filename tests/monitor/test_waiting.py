@@ -10,9 +10,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import equipoise as eq
 from equipoise.monitor import spectra
-from equipoise.monitor.decompose import group_step
 from equipoise.monitor.measure import Frame
 from equipoise.monitor.owners import Owners
+from equipoise.optim.dynamics_of import group_state
 
 WAITS = ("_local_scalar_dense", "nonzero", "masked_select", "equal", "unique", "_linalg_eigh", "_linalg_svd")
 """What reads a number of a device. Torch's solvers read whether they succeeded."""
@@ -69,7 +69,7 @@ def test_spectra_are_taken_without_waiting_and_solved_on_the_host() -> None:
         frame.begin(cautious=False)
         frame.before(0, 0, grads=True)
         optimizer.step()
-        steps = [group_step(optimizer, group) for group in optimizer.param_groups]
+        steps = [group_state(optimizer, group) for group in optimizer.param_groups]
         frame.after(0, False, np.zeros(2, dtype=bool), [0, 1])
         with Refused(optimizer):
             taken = seen.measure(owners, [0, 1], steps, failed=False)
@@ -98,7 +98,7 @@ def test_many_large_spectra_do_not_pile_up(monkeypatch: pytest.MonkeyPatch) -> N
         frame.begin(cautious=False)
         frame.before(0, 0, grads=False)
         frame.after(0, False, np.zeros(5, dtype=bool), range(5))
-    steps = [group_step(optimizer, group) for group in optimizer.param_groups]
+    steps = [group_state(optimizer, group) for group in optimizer.param_groups]
     taken = spectra.Spectra(frame, first=True).measure(owners, list(range(5)), steps, failed=False)
     assert sum(one.size for one in taken) <= spectra.ROOM
     assert all("weight_top" in one.solve() for one in taken)

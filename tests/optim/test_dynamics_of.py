@@ -9,7 +9,7 @@ import torch
 
 import equipoise as eq
 from equipoise import theory
-from equipoise.optim.dynamics_of import matrix_layout
+from equipoise.optim.dynamics_of import dynamics_of
 
 CASES: dict[str, tuple[tuple[int, ...], dict[str, Any]]] = {
     "matrix": ((64, 96), {}),
@@ -61,7 +61,9 @@ def test_the_update_is_as_long_as_the_layout_says(key: str) -> None:
     optimizer = eq.Muon([group], lr=1.0, weight_decay=0.0, scale=own.get("scale", "original"), polar={"steps": 12})
     w.grad = torch.randn_like(w)
     optimizer.step()
-    count, rows, columns, scale = matrix_layout(shape, optimizer.param_groups[0])
+    layout = dynamics_of(optimizer, optimizer.param_groups[0]).layout(shape)
+    assert layout is not None
+    count, rows, columns, scale = layout
     assert count * rows * columns == math.prod(shape)
     assert float(w.detach().norm()) == pytest.approx(scale * math.sqrt(count * min(rows, columns)), rel=1e-2)
 
@@ -77,5 +79,6 @@ def test_a_stack_settles_as_its_matrices_do() -> None:
 def test_torch_muon_is_read() -> None:
     w = torch.nn.Parameter(torch.randn(24, 6))
     for rule, scale in ((None, 2.0), ("original", 2.0), ("match_rms_adamw", 0.2 * math.sqrt(24))):
-        group = torch.optim.Muon([w], adjust_lr_fn=rule).param_groups[0]
-        assert matrix_layout((24, 6), group) == (1, 24, 6, pytest.approx(scale))
+        optimizer = torch.optim.Muon([w], adjust_lr_fn=rule)
+        found = dynamics_of(optimizer, optimizer.param_groups[0])
+        assert found.layout((24, 6)) == (1, 24, 6, pytest.approx(scale))

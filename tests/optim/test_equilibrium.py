@@ -72,7 +72,7 @@ def test_betas_that_are_left_out_are_the_optimizers_own(make: Any, name: str) ->
     assert theory.stationary(name, **common) == theory.stationary(name, betas=own, **common)
     run: dict[str, Any] = {"steps": 50, "init_norm": 1.0, **common}
     assert (theory.forecast(name, **run).norm == theory.forecast(name, betas=own, **run).norm).all()
-    assert eq.planner.Group(optimizer=name).betas == own
+    assert theory.Dynamics(name).betas == own
     if name != "adam_l2":
         turned = [
             eq.schedules.variant_rotation(1e-3, weight_decay=0.1, steps=1, optimizer=name, **more)

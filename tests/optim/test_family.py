@@ -13,6 +13,7 @@ from table import ALL, CONTROLLED, MATRIX, PLAIN, Row
 from equipoise.optim.base import RuleOptimizer
 from equipoise.optim.moves import Decay
 from equipoise.optim.rules import Rule
+from equipoise.theory import Dynamics
 
 SHAPES = ((5, 6), (4, 3, 2), (7,))
 
@@ -299,8 +300,8 @@ def test_a_rule_that_starts_from_the_first_gradient_must_say_how() -> None:
         def __call__(self, g: Any, averages: tuple[Any, ...], numbers: dict[str, Any], group: dict[str, Any]) -> Any:
             return averages[0]
 
-        def theory(self, group: dict[str, Any]) -> dict[str, Any]:
-            return {"optimizer": "sgdm"}
+        def dynamics(self, group: dict[str, Any]) -> Dynamics:
+            return Dynamics("sgdm")
 
         def starts(self, group: dict[str, Any]) -> bool:
             return True

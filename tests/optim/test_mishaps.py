@@ -12,6 +12,7 @@ from torch import nn
 import equipoise as eq
 from equipoise.optim import Decay, Move, Rotate, Rule, RuleOptimizer, compiled
 from equipoise.optim.moves import Piece, directions
+from equipoise.theory import Dynamics
 
 needs_compiler = pytest.mark.skipif(shutil.which(os.environ.get("CXX", "g++")) is None, reason="needs a C++ compiler")
 both = pytest.mark.parametrize("compile_", [False, pytest.param(True, marks=needs_compiler)])
@@ -155,8 +156,8 @@ class Listed(Rule):
     def __call__(self, g: Any, averages: tuple[Any, ...], numbers: dict[str, Any], group: dict[str, Any]) -> Any:
         return averages[0].mul_(numbers["b"]).add_(g)
 
-    def theory(self, group: dict[str, Any]) -> dict[str, Any]:
-        return {"optimizer": "sgdm", "momentum": 0.9}
+    def dynamics(self, group: dict[str, Any]) -> Dynamics:
+        return Dynamics("sgdm")
 
 
 @needs_compiler

@@ -12,11 +12,16 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from equipoise import optim, schedules, theory
 from equipoise.optim.moves import Piece
-from equipoise.optim.rotate import settled
 from equipoise.optim.rows import center_rows, centred
 from equipoise.theory import rotation_angle
 
 ROWS, COLUMNS = 64, 256
+
+
+def settled(optimizer: Any) -> theory.Stationary:
+    """Where lr and weight decay of an optimizer's first group settle a row, its norm over √size."""
+    group = optimizer.param_groups[0]
+    return optimizer.dynamics(group).stationary(1, lr=group["lr"], weight_decay=group["weight_decay"])
 
 
 def delivered(
@@ -62,7 +67,7 @@ VARIANTS = [
 def test_rotation_is_the_equilibriums_from_the_first_step(make: Any, options: dict) -> None:
     w = matrix()
     optimizer = make([w], **(TURN | options))
-    wanted = settled(optimizer.rule, optimizer.param_groups[0]).rotation
+    wanted = settled(optimizer).rotation
     got = delivered(optimizer, w, steps=600) / wanted
     assert np.abs(got - 1).max() < 0.03
     assert abs(got[-200:].mean() - 1) < 0.02
@@ -74,7 +79,7 @@ def test_rotation_is_the_equilibriums_from_the_first_step(make: Any, options: di
 def test_a_row_mean_takes_nothing_from_a_centred_rotation(make: Any, mean: float, fixed: bool) -> None:
     w = matrix()
     optimizer = make([w], center=True, **TURN)
-    wanted = settled(optimizer.rule, optimizer.param_groups[0]).rotation
+    wanted = settled(optimizer).rotation
     got = delivered(optimizer, w, steps=600, mean=mean, fixed=fixed) / wanted
     assert np.abs(got - 1).max() < 0.03
     assert abs(got[-200:].mean() - 1) < 0.02
@@ -86,7 +91,7 @@ def test_the_papers_algorithm_loses_rotation_to_the_mean(mean: float) -> None:
     """The flaw itself, so that the mended variant is known to differ from it."""
     w = matrix()
     optimizer = optim.RotationalAdamW([w], center=True, reference="paper", **TURN)
-    wanted = settled(optimizer.rule, optimizer.param_groups[0]).rotation
+    wanted = settled(optimizer).rotation
     got = delivered(optimizer, w, steps=600, mean=mean) / wanted
     assert got[-200:].mean() < {1.0: 0.8, 3.0: 0.4}[mean]
 
@@ -158,7 +163,7 @@ def test_zero_rows_grow_to_their_equilibrium_and_then_rotate() -> None:
     for _ in range(400):
         w.grad = torch.randn(ROWS, COLUMNS, generator=generator)
         optimizer.step()
-    norm = settled(optimizer.rule, optimizer.param_groups[0]).norm * COLUMNS**0.5
+    norm = settled(optimizer).norm * COLUMNS**0.5
     assert w.detach().norm(dim=1).mean().item() == pytest.approx(norm, rel=0.1)
     assert float((optimizer.state[w]["row_norm"] > 0).float().mean()) == 1.0
 

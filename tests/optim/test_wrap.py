@@ -57,7 +57,7 @@ def test_wrapped_adamw_is_rotational_adamw() -> None:
     wrapped = optim.Rotational(torch.optim.AdamW([a], lr=0.01, weight_decay=0.1))
     ours = optim.RotationalAdamW([b], lr=0.01, weight_decay=0.1)
     assert (
-        wrapped._wanted(wrapped.param_groups[0], 1)
+        wrapped._wanted(wrapped.param_groups[0], (4, 4), 1)
         == theory.stationary("adamw", lr=0.01, weight_decay=0.1, size=1).rotation
     )
     one, two = drive(wrapped, [a], range(60)), drive(ours, [b], range(60))
@@ -194,7 +194,7 @@ def test_our_own_optimizers_bring_their_rotation() -> None:
     inner = optim.SignSGDM([matrix()], lr=0.01, weight_decay=0.1, decay="independent")
     wrapped = optim.Rotational(inner)
     expected = theory.stationary("signsgdm", lr=0.01, weight_decay=0.1, decay="independent", size=1, momentum=0.9)
-    assert wrapped._wanted(inner.param_groups[0], 1) == expected.rotation
+    assert wrapped._wanted(inner.param_groups[0], (4, 4), 1) == expected.rotation
 
 
 def test_unknown_rotations_are_refused() -> None:

@@ -268,7 +268,7 @@ def test_reads_a_live_optimizer(flags: dict) -> None:
         (lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9, nesterov=True, weight_decay=1e-4), "sgdm", "gradients"),
         (lambda p: torch.optim.Adam(p, lr=1e-3, weight_decay=0.1), "adam_l2", "gradients"),
         (lambda p: torch.optim.Adam(p, lr=1e-3), "adam", ""),
-        (lambda p: torch.optim.RMSprop(p, lr=1e-3, weight_decay=0.1), "rmsprop", "decoupled"),
+        (lambda p: torch.optim.RMSprop(p, lr=1e-3, weight_decay=0.1), "adam_l2", "gradients"),
         (lambda p: torch.optim.Muon(p, lr=1e-2), "muon", ""),
         (lambda p: torch.optim.NAdam(p, lr=1e-3), "adamw", "NAdam is not known"),
         (lambda p: torch.optim.Adagrad(p, lr=1e-2), "sgdm", "Adagrad is not known"),
@@ -277,7 +277,7 @@ def test_reads_a_live_optimizer(flags: dict) -> None:
 def test_other_optimizers_degrade_gracefully(make, name: str, assumes: str) -> None:
     optimizer = make([torch.nn.Parameter(torch.randn(16, 8))])
     plan = eq.plan(None, optimizer, steps=1000)
-    assert plan.setting.groups[0].optimizer == name
+    assert plan.setting.groups[0].dynamics.optimizer == name
     assert any(assumes in a for a in plan.setting.assumptions) if assumes else plan.setting.assumptions == ()
     assert plan.main.forecast is not None
     str(plan)
@@ -297,7 +297,7 @@ def test_other_optimizers_degrade_gracefully(make, name: str, assumes: str) -> N
 def test_our_own_optimizers_are_read(make, name: str, assumes: str) -> None:
     optimizer = make([torch.nn.Parameter(torch.randn(16, 8))])
     plan = eq.plan(None, optimizer, steps=1000)
-    assert plan.setting.groups[0].optimizer == name
+    assert plan.setting.groups[0].dynamics.optimizer == name
     assert plan.setting.groups[0].weight_decay > 0
     assert any(assumes in a for a in plan.setting.assumptions) if assumes else plan.setting.assumptions == ()
 
@@ -316,7 +316,7 @@ def test_muon_is_planned_with_torchs_scale() -> None:
 def test_groups_of_our_muon_that_take_adamw_have_no_nesterov() -> None:
     model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.LayerNorm(16), torch.nn.Linear(16, 4))
     plan = eq.plan(model, eq.Muon(eq.param_groups(model), nesterov=True), steps=100)
-    kinds = {g.name: (g.optimizer, g.nesterov) for g in plan.setting.groups}
+    kinds = {g.name: (g.dynamics.optimizer, g.dynamics.nesterov) for g in plan.setting.groups}
     assert kinds == dict.fromkeys(("head", "gain", "bias"), ("adamw", False)) | {"matrix": ("muon", True)}
 
 
@@ -369,7 +369,7 @@ def test_betas_go_through_toml(name: str, betas: Any, tmp_path: Path) -> None:
     own = eq.theory.default_betas(name)
     assert ("betas" in file.read_text()) is (betas not in (None, own))
     file.write_text(f"[optimizer]\nname = '{name}'\nmomentum = 0.8\n[run]\nsteps = 5\n")
-    assert read_setting(file).groups[0].betas == (0.8, own[1])
+    assert read_setting(file).groups[0].dynamics.betas == (0.8, own[1])
 
 
 @pytest.mark.parametrize(
@@ -378,7 +378,10 @@ def test_betas_go_through_toml(name: str, betas: Any, tmp_path: Path) -> None:
         ("steps = 3", "the file has 'steps': must be one of optimizer, run, schedule, tensor"),
         ("[run]\nsteps = 0", "steps = 0: must be a whole number ≥ 1"),
         ("[optimizer]\nlr = 1", "[run] has no steps"),
-        ("[run]\nsteps = 5\n[optimizer]\nlearning_rate = 1", "[optimizer] has 'learning_rate': must be one of betas"),
+        (
+            "[run]\nsteps = 5\n[optimizer]\nlearning_rate = 1",
+            "[optimizer] has 'learning_rate': must be one of angle, betas",
+        ),
         ("[run]\nsteps = 5\n[optimizer]\nname = 'adamx'", "optimizer = 'adamx': must be one of adam"),
         ("[run]\nsteps = 5\n[schedule]\nname = 'cos'", "schedule = 'cos': must be one of constant"),
         ("[run]\nsteps = 5\n[[tensor]]\nshape = 4", "[[tensor]] number 1: shape = 4: must be a list"),
@@ -412,7 +415,7 @@ def test_bad_arguments_are_named() -> None:
         eq.plan(make_model(), steps=10)
     with pytest.raises(ValueError, match="optimizer = int: must be a torch optimizer"):
         eq.plan(None, 3, steps=10)  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="foo = 3: must be left out; a setting takes betas"):
+    with pytest.raises(ValueError, match="foo = 3: must be left out; a setting takes angle, betas"):
         eq.plan(optimizer="adamw", steps=10, foo=3)
     with pytest.raises(ValueError, match="lr = 5: must be left out; it is read off the optimizer"):
         eq.plan(None, torch.optim.SGD(make_model().parameters()), steps=10, lr=5)

@@ -46,7 +46,7 @@ EXAMPLES: dict[str, sch.Schedule] = {
         sch.join(2 * sch.step(every=9, factor=0.5), sch.from_array([0.1] * 20), at=[77]), 50, start=0.01
     ),
     "torch_decay": sch.torch_decay(sch.linear(200, peak=0.1), lr=sch.warmup(sch.cosine(600), 50), kind="corrected"),
-    "torch_decay_constant": sch.torch_decay(0.001, lr=sch.cosine(300, final=0.1), kind="constant"),
+    "torch_decay_independent": sch.torch_decay(0.001, lr=sch.cosine(300, final=0.1), kind="independent"),
 }
 
 

@@ -40,8 +40,8 @@ def adamw() -> torch.optim.Optimizer:
         ({"groups": {1: {"lr": 2}}}, "groups: lr = 2 is a factor: must have a shared curve for lr"),
         ({"groups": {1: {"rate": 2}}}, r"groups\[1\]: hyperparameter = 'rate': must be one of beta1, beta2"),
         ({"lr": 1, "groups": {1: {"lr": -2}}}, "factor on lr of group 1 = -2: must be a finite number ≥ 0"),
-        ({"lr": 1, "decay": "cautious"}, "decay = 'cautious': must be one of constant, corrected, lr, schedule"),
-        ({"decay": "constant"}, "decay = 'constant': must be 'lr' where lr has no curve"),
+        ({"lr": 1, "decay": "cautious"}, "decay = 'cautious': must be one of corrected, independent, lr, schedule"),
+        ({"decay": "independent"}, "decay = 'independent': must be 'lr' where lr has no curve"),
         ({"lr": sch.cosine_restarts(5), "decay": "corrected"}, "no known largest value"),
     ],
 )
@@ -74,9 +74,11 @@ def test_something_else_than_an_optimizer_is_refused() -> None:
 
 
 def test_constant_decay_and_lr_zero_is_refused_before_training() -> None:
-    with pytest.raises(ValueError, match=r"lr = 0 at step 40 with weight_decay = 0.1 of kind 'constant': must be > 0"):
-        sch.Scheduler(adamw(), lr=sch.cosine(T), weight_decay=0.1, decay="constant")
-    sch.Scheduler(adamw(), lr=sch.cosine(T), weight_decay=sch.linear(T), decay="constant")
+    with pytest.raises(
+        ValueError, match=r"lr = 0 at step 40 with weight_decay = 0.1 of kind 'independent': must be > 0"
+    ):
+        sch.Scheduler(adamw(), lr=sch.cosine(T), weight_decay=0.1, decay="independent")
+    sch.Scheduler(adamw(), lr=sch.cosine(T), weight_decay=sch.linear(T), decay="independent")
 
 
 def test_a_group_added_later_needs_a_new_scheduler() -> None:

@@ -9,23 +9,27 @@ import torch
 
 import equipoise as eq
 from equipoise import theory
-from equipoise.monitor.decompose import group_step
-from equipoise.theory.directions import DECAYS, decay_share, kept_share
+from equipoise.optim.dynamics_of import group_state
+from equipoise.theory.directions import BY_LR_MAX, DECAYS, decay_share, kept_share
 
 
 @pytest.mark.parametrize("lr_max", [1e-4, 1e-3, 1e-2])
 @pytest.mark.parametrize("decay", DECAYS)
 def test_steps_plan_theory_and_watch_say_the_same(tmp_path: Path, decay: str, lr_max: float) -> None:
     """With corrected decay also where lr is above lr_max."""
-    lr, wd, w = 1e-3, 10.0 if decay != "independent" else 1e-2, torch.nn.Parameter(torch.full((4, 5), 2.0).double())
-    options: dict[str, Any] = {"lr_max": lr_max} if decay == "corrected" else {}
+    lr, wd, w = (
+        1e-3,
+        1e-2 if decay in ("independent", "schedule") else 10.0,
+        torch.nn.Parameter(torch.full((4, 5), 2.0).double()),
+    )
+    options: dict[str, Any] = {"lr_max": lr_max} if decay in BY_LR_MAX else {}
     optimizer = eq.AdamW([w], lr=lr, weight_decay=wd, decay=decay, **options)
     plan = eq.plan(None, optimizer, steps=3)
     said = {
         "plan": float(plan.setting.decay_per_step(0)[0]),
         "forecast": 1 - float(plan.tensors[0].forecast.kept[0]),  # type: ignore[union-attr]
         "theory": 1 - float(kept_share(np.array([lr]), np.array([wd]), decay=decay, **options)[0]),
-        "watch": group_step(optimizer, optimizer.param_groups[0]).lost,
+        "watch": group_state(optimizer, optimizer.param_groups[0]).lost(2),
     }
     w.grad = torch.zeros_like(w)
     optimizer.step()

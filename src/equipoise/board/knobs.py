@@ -12,6 +12,7 @@ from equipoise.planner import Group, Setting, Tensor, write_setting
 from equipoise.planner.setting import WITHOUT
 from equipoise.schedules import NAMES
 from equipoise.theory import OPTIMIZERS, _check
+from equipoise.theory.directions import BY_LR_MAX
 
 SCHEDULES = tuple(n for n in NAMES if n not in ("step", "cosine_restarts"))
 """Those that need nothing but a warmup and a last value."""
@@ -98,11 +99,10 @@ def moved(setting: Setting, lr: float, weight_decay: float) -> Setting:
 
     def group(g: Group) -> Group:
         exact = g == main  # no rounding where it can be had
-        return replace(
-            g,
+        return g.vary(
             lr=lr if exact else g.lr * by_lr,
             weight_decay=weight_decay if exact else g.weight_decay * by_wd,
-            lr_max=None if g.lr_max is None else g.lr_max * by_lr,
+            lr_max=None if g.dynamics.lr_max is None else g.dynamics.lr_max * by_lr,
         )
 
     return replace(setting, groups=tuple(group(g) for g in setting.groups))
@@ -117,8 +117,13 @@ def texts(setting: Setting) -> dict[str, str]:
 
 def _code(setting: Setting) -> str:
     g, s = setting.groups[0], dict(setting.source or {})
-    lines = [f"optimizer={g.optimizer!r}", f"lr={g.lr!r}", f"weight_decay={g.weight_decay!r}", f"betas={g.betas!r}"]
-    lines += [f"{f}={getattr(g, f)!r}" for f in _own(g)]
+    lines = [
+        f"optimizer={g.dynamics.optimizer!r}",
+        f"lr={g.lr!r}",
+        f"weight_decay={g.weight_decay!r}",
+        f"betas={g.dynamics.betas!r}",
+    ]
+    lines += [f"{name}={value!r}" for name, value in g.unusual().items() if name != "betas"]
     lines += [f"steps={setting.steps}", f"schedule={s.pop('name')!r}"]
     lines += [f"{key}={value!r}" for key in ("warmup", "final") if (value := s.pop(key)) is not None]
     if s:
@@ -136,13 +141,6 @@ def _code(setting: Setting) -> str:
     return "import equipoise as eq\n\nplan = eq.plan(\n" + "".join(f"    {line},\n" for line in lines) + ")\n"
 
 
-def _own(g: Group) -> list[str]:
-    """Fields of a group that are not as usual and that `_code` does not show anyway."""
-    shown = {"optimizer", "lr", "weight_decay", "betas", "name"}
-    plain = Group()
-    return [f.name for f in fields(Group) if f.name not in shown and getattr(g, f.name) != getattr(plain, f.name)]
-
-
 def _groups_code(setting: Setting) -> str:
     values = ", ".join(f"({g.lr!r}, {g.weight_decay!r})" for g in setting.groups)
     return (
@@ -153,12 +151,14 @@ def _groups_code(setting: Setting) -> str:
 
 def _command(setting: Setting) -> str:
     g, s = setting.groups[0], dict(setting.source or {})
-    words = ["equipoise", "plan", "--optimizer", g.optimizer, "--lr", repr(g.lr), "--wd", repr(g.weight_decay)]
-    for factor, value in zip(WITHOUT, g.betas, strict=True):
-        words += [] if g.optimizer in WITHOUT[factor] else [f"--{factor}", repr(value)]
-    words += ["--nesterov"] if g.nesterov else []
-    words += ["--decay", g.decay] if g.decay != "lr" else []
-    words += ["--lr-max", repr(g.lr_max)] if g.lr_max is not None and g.decay == "corrected" else []
+    words = ["equipoise", "plan", "--optimizer", g.dynamics.optimizer, "--lr", repr(g.lr), "--wd", repr(g.weight_decay)]
+    for factor, value in zip(WITHOUT, g.dynamics.betas, strict=True):
+        words += [] if g.dynamics.optimizer in WITHOUT[factor] else [f"--{factor}", repr(value)]
+    words += ["--nesterov"] if g.dynamics.nesterov else []
+    words += ["--decay", g.dynamics.decay] if g.dynamics.decay != "lr" else []
+    words += (
+        ["--lr-max", repr(g.dynamics.lr_max)] if g.dynamics.lr_max is not None and g.dynamics.decay in BY_LR_MAX else []
+    )
     words += ["--steps", str(setting.steps), "--schedule", str(s.pop("name"))]
     for key in ("warmup", "final"):
         if (value := s.pop(key)) is not None:

@@ -100,7 +100,7 @@ def title_of(setting: Setting) -> str:
     g = setting.groups[setting.main_group]
     rates = f"lr {number(g.lr)}, wd {number(g.weight_decay)}"
     kind = ", fine-tuning" if setting.finetune else ""
-    return f"{NAMES[g.optimizer]}, {rates}, {setting.steps:,} steps, {setting.schedule_words}{kind}"
+    return f"{NAMES[g.dynamics.optimizer]}, {rates}, {setting.steps:,} steps, {setting.schedule_words}{kind}"
 
 
 def row_of(plan: Plan) -> dict[str, Any]:
@@ -146,8 +146,8 @@ def grid_sources(plan: Plan) -> dict[str, dict[str, Any]]:
         for wd in decays
     ]
     kept = {
-        "optimizer": NAMES[g.optimizer],
-        "betas": f"{g.betas[0]:g}, {g.betas[1]:g}",
+        "optimizer": NAMES[g.dynamics.optimizer],
+        "betas": f"{g.dynamics.betas[0]:g}, {g.dynamics.betas[1]:g}",
         "steps": f"{plan.setting.steps:,}",
     }
     kept["schedule"] = plan.setting.schedule_words

@@ -7,10 +7,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from equipoise.monitor.decompose import GroupStep
 from equipoise.monitor.layout import Column, Layout, TensorInfo
 from equipoise.monitor.measure import Frame
-from equipoise.monitor.owners import Owners
 from equipoise.monitor.quantities import (
     BY_NEURON,
     BY_SAMPLED,
@@ -26,6 +24,8 @@ from equipoise.monitor.quantities import (
 )
 from equipoise.monitor.sums import RowSums
 from equipoise.monitor.walks import Walks
+from equipoise.optim.dynamics_of import GroupState
+from equipoise.optim.roles import role_by_shape
 
 Array = NDArray[np.float64]
 Has = tuple[NDArray[np.bool_], NDArray[np.bool_], NDArray[np.bool_]]
@@ -80,12 +80,9 @@ class Assembler:
 
     def _info(self, i: int, init_norm: float | None = None) -> TensorInfo:
         tensor = self._frame.tensors[i]
-        by_shape = "matrix" if tensor.p.ndim > 1 else "bias" if tensor.name.endswith("bias") else "gain"
-        role = self._roles.get(id(tensor.p), by_shape)
+        role = self._roles.get(id(tensor.p)) or role_by_shape(tensor.name, tensor.p.ndim)
         neurons = self._frame.samples[i] if i in self._matrices else ()
         info: dict[str, Any] = {"dtype": str(tensor.p.dtype).removeprefix("torch."), "update_scale": tensor.scale}
-        if tensor.matrix is not None:
-            info["matrix"] = list(tensor.matrix[:3])
         if init_norm is not None:
             info["init_norm"] = init_norm
         return TensorInfo(tensor.name, tuple(tensor.p.shape), role, tensor.group, neurons, info)
@@ -98,11 +95,11 @@ class Assembler:
         """
         return [self._info(i, norms.get(t.name)) for i, t in enumerate(self._frame.tensors)]
 
-    def cautious(self, steps: list[GroupStep]) -> NDArray[np.bool_]:
+    def cautious(self, steps: list[GroupState]) -> NDArray[np.bool_]:
         """For each tensor whether its decay is cautious."""
         return self._each("cautious", steps, bool)
 
-    def _each(self, name: str, steps: list[GroupStep], dtype: type = float) -> NDArray[Any]:
+    def _each(self, name: str, steps: list[GroupState], dtype: type = float) -> NDArray[Any]:
         """One number of each tensor's group; most are the same at every step."""
         values = [getattr(s, name) for s in steps]
         held = self._held.get(name)
@@ -110,19 +107,19 @@ class Assembler:
             held = self._held[name] = values, np.array(values, dtype=dtype)[self._group]
         return held[1]
 
-    def hyper(self, owners: Owners, steps: list[GroupStep]) -> Hyper:
+    def hyper(self, steps: list[GroupState]) -> Hyper:
         """The hyperparameters of each tensor in this step; no decay where there was no gradient."""
-        if self._walks is None or not self._walks.fits(owners):
-            shapes = [(t.group, t.matrix[:3] if t.matrix else tuple(t.p.shape), t.scale) for t in self._frame.tensors]
-            self._walks = Walks(owners, shapes)
+        dynamics = [s.dynamics for s in steps]
+        if self._walks is None or self._walks.dynamics != dynamics:
+            self._walks = Walks(dynamics, [(t.group, tuple(t.p.shape)) for t in self._frame.tensors])
         key = (steps, self._frame.has_grad.tobytes())
         square = self._walks.square(self._frame.ages)
-        if any(s.turning for s in steps):  # a direction whose length the move sets has no walk to compare with
-            turns = np.array([[s.turns(1), s.turns(2)] for s in steps])[self._group, self._is_matrix]
+        if any(d.move != "decay" for d in dynamics):  # where the move sets a direction's length there is no walk
+            turns = np.array([[d.turns(1), d.turns(2)] for d in dynamics])[self._group, self._is_matrix]
             square = np.where(turns, np.nan, square)
         if self._last is not None and self._last[0] == key and self._last[1].square is square:
             return self._last[1]
-        lost = np.array([[s.lost_of(1), s.lost_of(2)] for s in steps])[self._group, self._is_matrix]
+        lost = np.array([[s.lost(1), s.lost(2)] for s in steps])[self._group, self._is_matrix]
         hyper = Hyper(
             lr=self._each("lr", steps),
             weight_decay=self._each("weight_decay", steps),
@@ -132,7 +129,6 @@ class Assembler:
             sign=1.0 - 2.0 * self._each("maximize", steps, bool),
             square=square,
             by_gradient=self._walks.by_gradient,
-            sgd_like=self._walks.sgd_like,
         )
         self._last = key, hyper
         return hyper

@@ -21,25 +21,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from equipoise.monitor.layout import Column, TensorInfo
-from equipoise.monitor.recorded import Recorded
 from equipoise.monitor.run import Run
 from equipoise.monitor.schedule_points import Schedules
-from equipoise.theory import Forecast, forecast, stationary
+from equipoise.theory import Dynamics, Forecast
 from equipoise.theory._scan import run as scan
+from equipoise.theory.dynamics import by_level
 
 Array = NDArray[np.float64]
 
 QUANTITIES = ("norm", "rotation", "update", "grad_norm", "radial_change", "grad_weight_cos")
 """What must have been measured."""
 
-BY_GRADIENT = ("sgdm", "adam_l2")
-"""Optimizers whose steps depend on how long gradients are, which is measured over the run."""
-
 ROUNDS = 3
 """How often updates are matched: each round the forecast's come nearer to the measured ones."""
-
-LEVELS = 64
-"""Settings at which the stationary state is computed; between them it is interpolated."""
 
 
 @dataclass(frozen=True)
@@ -134,49 +128,43 @@ class Case:
     """One tensor or neuron, the settings it has, and its forecasts."""
 
     def __init__(
-        self, seen: Measured, info: TensorInfo, neuron: int | None, group: Recorded, schedules: Schedules
+        self, seen: Measured, info: TensorInfo, neuron: int | None, dynamics: Dynamics, schedules: Schedules
     ) -> None:
-        self.seen, self.group, g = seen, group, group.group
+        self.seen, self.dynamics, self.group = seen, dynamics, info.group
         self.ndim = len(info.shape)
         self.first = int(seen.steps[0])
         self.at = seen.steps - self.first
         self.lr = schedules.lr(info.group)[self.first - 1 :]
         self.weight_decay = schedules.weight_decay(info.group)[self.first - 1 :]
-        rows = info.shape[0] if len(info.shape) > 1 else 1
-        size = int(np.prod(info.shape, dtype=np.int64))
-        muon = g.optimizer == "muon" and len(info.shape) > 1
-        # A row of Muon's update is a row of the whole matrix's, and has its share of the norm.
-        self.part = 1 / np.sqrt(rows) if muon and neuron is not None else 1.0
-        self.size = size // rows if neuron is not None else size
-        self.update_scale = float(info.info.get("update_scale", 1.0))
-        self.common: dict[str, Any] = {
-            "lr": self.lr,
-            "weight_decay": self.weight_decay,
-            "betas": g.betas,
-            "nesterov": g.nesterov,
-            "decay": g.decay,
-            "coupled": g.coupled,
-            "lr_max": g.lr_max,
-            "bias_correction": g.bias_correction,
-            # The loss of a layer that begins at 0 depends on its norm: its gradients have a size of their own.
-            "scale_invariant": len(info.shape) > 1 and info.info.get("init_norm") != 0,
-            "shape": tuple(info.info.get("matrix") or (rows, size // rows)) if muon else None,
-            "size": None if muon else self.size,
-            "init_norm": float(seen.before[0]) / self.part,
-        }
-        self.name = "adamw" if g.optimizer == "muon" and not muon else g.optimizer
-        self.by_gradient = self.name in BY_GRADIENT
-        self.coupled = g.is_coupled
-        if self.by_gradient:
-            # Of the later half: while rows of unlike gradients are on their way, ‖g‖‖w‖ of the whole is larger.
-            sizes = (seen.grad_norm * seen.before)[len(seen.steps) // 2 :] ** 2
-            sizes = sizes[np.isfinite(sizes) & (sizes > 0)]
-            self.common["grad_norm"] = float(np.sqrt(sizes.mean())) if len(sizes) else 1.0
+        rows, self.size = info.shape[0] if self.ndim > 1 else 1, math.prod(info.shape)
+        self.shape, self.part = tuple(info.shape), 1.0
+        if neuron is not None:
+            self.size //= rows
+            if dynamics.layout(self.shape) is None:
+                self.shape = (1, self.size)
+            else:  # a row of Muon's update is a row of the whole tensor's, and has its share of the norm
+                self.part = 1 / math.sqrt(rows)
+        self.scale = dynamics.scale_of(self.shape)
+        self.init_norm = float(seen.before[0]) / self.part
+        # The loss of a layer that begins at 0 depends on its norm: its gradients have a size of their own.
+        self.scale_invariant = self.ndim > 1 and info.info.get("init_norm") != 0
+        self.grad_norm = self._grad_norm() if dynamics.by_gradient else 1.0
+
+    @property
+    def unit(self) -> Array | float:
+        """What gradients are multiplied by to be those at unit norm: ‖w‖, or nothing where they do not depend on it."""
+        return self.seen.before if self.scale_invariant else 1.0
+
+    def _grad_norm(self) -> float:
+        """g̃ of the later half: while rows of unlike gradients are on their way, ‖g‖‖w‖ of the whole is larger."""
+        sizes = (self.seen.grad_norm * self.unit)[len(self.seen.steps) // 2 :] ** 2
+        sizes = sizes[np.isfinite(sizes) & (sizes > 0)]
+        return float(np.sqrt(sizes.mean())) if len(sizes) else 1.0
 
     @property
     def overshoots(self) -> bool:
         """Whether a step's decay takes the whole weight or more, so that there is nothing to forecast."""
-        return bool((self.group.group.decay_per_step(self.lr, self.weight_decay) >= 1).any())
+        return bool((self.dynamics.decay_share(self.lr, self.weight_decay) >= 1).any())
 
     def plain(self, done: dict[Any, tuple[float, Predicted]] | None = None, spans: Spans | None = None) -> Predicted:
         """What is expected from settings alone, from the first measured step on; NaN where theory does not know it.
@@ -185,16 +173,14 @@ class Case:
             done: forecasts of other tensors of the run, each with its first norm, which those that start alike share.
             spans: give means over these instead of the values at the measured steps.
         """
-        if self.group.turns(self.ndim):
-            return self.turned(spans)
-        if self.group.move == "constrain" or self.overshoots:
+        if self.dynamics.move == "constrain" or self.overshoots:
             nothing = np.full(len(self.at) if spans is None else len(spans.starts), np.nan)
             return Predicted(nothing, nothing, nothing)
-        if done is None or self.by_gradient or self.common["shape"] is not None or self.name == "ngd":
+        if done is None or not self.dynamics.by_size:
             return self._predicted(self._forecast(), spans)
         # Where directions have a size for each weight, norms go with the root of the number of weights.
-        start = self.common["init_norm"]
-        alike = (self.update_scale, self.common["scale_invariant"], f"{start / np.sqrt(self.size):.2e}")
+        start = self.init_norm
+        alike = (self.scale_invariant, f"{start / np.sqrt(self.size):.2e}")
         key = (self.group, self.first, self.at.tobytes() if spans is None else id(spans), *alike)
         if key not in done:
             done[key] = start, self._predicted(self._forecast(), spans)
@@ -204,24 +190,11 @@ class Case:
 
     def _predicted(self, f: Forecast, spans: Spans | None = None) -> Predicted:
         update = f.update
-        if self.coupled:
+        if self.dynamics.coupled:
             before = np.concatenate([[f.init_norm], f.norm[:-1]])
             update = np.hypot(f.norm * np.sin(f.rotation), f.norm * np.cos(f.rotation) - before)
         parts = (f.norm * self.part, f.rotation, update * self.part)
         return Predicted(*(x[self.at] if spans is None else spans.mean(x, self.first) for x in parts))
-
-    def turned(self, spans: Spans | None = None) -> Predicted:
-        """Of a move that keeps the norm: the angle that was asked for."""
-        at = self.at if spans is None else np.arange(len(self.lr))
-        norm = np.full(len(at), float(self.seen.before[0]))
-        if self.group.angle is not None:
-            rotation = np.full(len(norm), self.group.angle)
-        elif self.group.move == "hyperball":
-            rotation = np.arctan(self.lr[at])
-        else:
-            rotation = self._equilibrium(at).rotation
-        parts = (norm, rotation, norm * np.tan(rotation))
-        return Predicted(*(x if spans is None else spans.mean(x, self.first) for x in parts))
 
     @cached_property
     def equilibrium(self) -> Predicted:
@@ -229,11 +202,17 @@ class Case:
         return self._equilibrium(self.at)
 
     def _equilibrium(self, at: NDArray[np.int64]) -> Predicted:
-        skip = ("lr", "weight_decay", "init_norm", "bias_correction", "scale_invariant")
-        fixed = {k: v for k, v in self.common.items() if k not in skip}
-        found = settled(self.name, self.lr[at], self.weight_decay[at], fixed)
-        scale = self.part * (1.0 if self.by_gradient else self.update_scale)
-        return Predicted(found.norm * scale, found.rotation, found.update * scale)
+        found = by_level(self._settled, self.lr[at], self.weight_decay[at])
+        return Predicted(found[0] * self.part, found[1], found[2] * self.part)
+
+    def _settled(self, lr: float, weight_decay: float) -> tuple[float, float, float]:
+        if lr == 0:
+            return math.nan, 0.0, 0.0
+        try:
+            one = self.dynamics.stationary(self.shape, lr=lr, weight_decay=weight_decay, grad_norm=self.grad_norm)
+        except ValueError:  # decay so strong that nothing settles
+            return math.nan, math.nan, math.nan
+        return one.norm, one.rotation, one.update
 
     def gap(self, folds: float) -> float:
         """How far ‖w‖² should still be from its equilibrium, as a share of it.
@@ -242,20 +221,20 @@ class Case:
             folds: the decay so far, added up.
         """
         end = self.equilibrium.norm[-1]
-        return abs((self.common["init_norm"] * self.part / end) ** 2 - 1) * math.exp(-2 * folds)
+        return abs((self.init_norm * self.part / end) ** 2 - 1) * math.exp(-2 * folds)
 
     def stages(self) -> tuple[Predicted, ...]:
         """The four forecasts."""
         none = np.zeros(len(self.lr))
         plain = self._forecast()
-        if self.name == "adam_l2":
-            start = self._every((self.seen.grad_norm * self.seen.before / self.common["grad_norm"]) ** 2)
+        if self.dynamics.optimizer == "adam_l2":
+            start = self._every((self.seen.grad_norm * self.unit / self.grad_norm) ** 2)
         else:
             start = self._size(plain)
         radial = self.along(start)
         found = [plain, self._matched(start, none), self._matched(start, radial)]
         # What Adam makes of L2 is followed weight by weight, and takes no drift.
-        found.append(found[-1] if self.name == "adam_l2" else self._matched(start, radial, drifts=True))
+        found.append(found[-1] if self.dynamics.optimizer == "adam_l2" else self._matched(start, radial, drifts=True))
         return tuple(self._predicted(f) for f in found)
 
     def _matched(self, size: Array, radial: Array, *, drifts: bool = False) -> Forecast:
@@ -278,7 +257,7 @@ class Case:
         """
         at, seen = self.at, self.seen
         ours = _radial(own)[at]
-        if self.coupled:
+        if self.dynamics.coupled:
             share = self.lr[at] * drift[at] + ours - measured
             return self._every(np.clip(share, -1.0, 1.0) / self._eta)
         pull = 1 - own.kept[at] + self.lr[at] * radial[at]
@@ -292,8 +271,10 @@ class Case:
         return np.where(lr > 0, lr, np.inf)
 
     def _forecast(self, *, scale: Array | float = 1.0, **more: Any) -> Forecast:
-        scaled = np.asarray(scale) * (1.0 if self.by_gradient else self.update_scale**2)
-        return forecast(self.name, scale=scaled, **more, **self.common)
+        return self.dynamics.forecast(
+            self.shape, lr=self.lr, weight_decay=self.weight_decay, init_norm=self.init_norm, grad_norm=self.grad_norm,
+            scale_invariant=self.scale_invariant, size=scale, **more,
+        )  # fmt: skip
 
     def _every(self, values: Array) -> Array:
         """Values at the measured steps, at every step."""
@@ -308,11 +289,11 @@ class Case:
         The part along them is matched by `radial` and `drift`.
         """
         seen, at = self.seen, self.at
-        if self.name == "adam_l2":
+        if self.dynamics.optimizer == "adam_l2":
             return np.ones(len(self.lr))
         with np.errstate(all="ignore"):
             ratio = (seen.norm * np.sin(seen.rotation) / (own.norm * np.sin(own.rotation) * self.part)[at]) ** 2
-            if self.by_gradient:  # of gradients at unit norm
+            if self.dynamics.by_gradient and self.scale_invariant:  # of gradients at unit norm
                 before = np.concatenate([[own.init_norm], own.norm[:-1]])[at]
                 ratio = ratio * (seen.before / before) ** 2
         return np.maximum(self._every(np.where(np.isfinite(ratio), ratio, np.nan)), 0.0)
@@ -322,15 +303,15 @@ class Case:
 
         Where decay is coupled the forecast takes it through momentum. Elsewhere it is averaged here as momentum does.
         """
-        seen, g = self.seen, self.group.group
-        sign = -1.0 if self.group.maximize else 1.0
+        seen, known = self.seen, self.dynamics
+        sign = -1.0 if known.maximize else 1.0
         with np.errstate(all="ignore"):
-            length = seen.grad_norm if self.by_gradient else np.sqrt(self.size * size[self.at]) * self.update_scale
+            length = seen.grad_norm if self.dynamics.by_gradient else np.sqrt(self.size * size[self.at]) * self.scale
             radial = self._every(sign * seen.grad_weight_cos * length / seen.before)
-        if self.coupled:
+        if self.dynamics.coupled:
             return radial
-        beta = 0.0 if self.name in ("rmsprop", "ngd") else g.betas[1] if self.name == "lion" else g.betas[0]
-        own = 1.0 if self.by_gradient else 1.0 - beta  # SGD sums gradients, the others average them
+        beta = known.averaging
+        own = 1.0 if self.dynamics.by_gradient else 1.0 - beta  # SGD sums gradients, the others average them
         return scan("first_order", np.full(len(radial), beta), own * radial, outputs=1, steps=len(radial))[0]
 
 
@@ -338,26 +319,3 @@ def _radial(f: Forecast) -> Array:
     """⟨Δ,w⟩/‖w‖² of every step of a forecast."""
     before = np.concatenate([[f.init_norm], f.norm[:-1]])
     return f.norm * np.cos(f.rotation) / before - 1
-
-
-def settled(name: str, lr: Array, weight_decay: Array, fixed: dict[str, Any]) -> Predicted:
-    """The stationary state at each lr and weight decay; where there are many, from a few in a row."""
-    pairs, which = np.unique(np.stack([lr, weight_decay]), axis=1, return_inverse=True)
-    many = pairs.shape[1] > LEVELS
-    places = np.unique(np.linspace(0, len(lr) - 1, LEVELS).astype(int)) if many else np.arange(pairs.shape[1])
-    chosen = np.stack([lr, weight_decay])[:, places] if many else pairs
-    found = np.array([_stationary(name, float(x), float(wd), fixed) for x, wd in chosen.T]).T
-    if many:
-        at = np.arange(len(lr))
-        return Predicted(*(np.interp(at, places, part) for part in found))
-    return Predicted(*found[:, which.reshape(-1)])
-
-
-def _stationary(name: str, lr: float, weight_decay: float, fixed: dict[str, Any]) -> tuple[float, float, float]:
-    if lr == 0:
-        return float("nan"), 0.0, 0.0
-    try:
-        one = stationary(name, lr=lr, weight_decay=weight_decay, **fixed)
-    except ValueError:  # decay so strong that nothing settles
-        return float("nan"), float("nan"), float("nan")
-    return one.norm, one.rotation, one.update

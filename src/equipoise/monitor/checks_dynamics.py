@@ -52,7 +52,7 @@ def check_layers(e: Evidence) -> Iterator[Finding]:
     rotation = e.late_mean("rotation")
     off: dict[int, float] = {}
     own: dict[int, float] = {}
-    for rule in {g.group.optimizer for g in e.groups}:
+    for rule in {g.dynamics.optimizer for g in e.groups}:
         layers = [i for i in e.layers if rotation[i] > 0 and _rule(e, i) == rule]
         if len(layers) < 3:
             continue
@@ -85,7 +85,7 @@ def check_layers(e: Evidence) -> Iterator[Finding]:
 
 def _rule(e: Evidence, i: int) -> str:
     """The rule that moves tensor i, as theory calls it."""
-    return e.groups[e.group[i]].group.optimizer if e.group[i] < len(e.groups) else ""
+    return e.groups[e.group[i]].dynamics.optimizer if e.group[i] < len(e.groups) else ""
 
 
 def check_neurons(e: Evidence) -> Iterator[Finding]:
@@ -167,7 +167,7 @@ def check_drift(e: Evidence) -> Iterator[Finding]:
             continue
         g = int(e.group[i])
         lr = e.hyper("lr", g)[steps[0] - 1 : steps[-1]]
-        lost = e.groups[g].group.decay_per_step(lr, e.hyper("weight_decay", g)[steps[0] - 1 : steps[-1]])
+        lost = e.groups[g].dynamics.decay_share(lr, e.hyper("weight_decay", g)[steps[0] - 1 : steps[-1]])
         if lr.max() > 1.2 * lr.min() or lost.mean() == 0:
             continue  # the equilibrium itself moves
         case = e.case(i)
@@ -196,7 +196,7 @@ def check_falls_out(e: Evidence) -> Iterator[Finding]:
     """Rotation far below the present lr's equilibrium: lr fell faster than norms can follow."""
     off: dict[int, float] = {}
     for i in e.layers:
-        if not e.settled(i) or e.groups[e.group[i]].group.decay == "corrected":
+        if not e.settled(i) or e.groups[e.group[i]].dynamics.decay == "corrected":
             continue
         case = e.case(i)
         lr = e.hyper("lr", int(e.group[i]))

@@ -116,7 +116,7 @@ def check_lr_leap(e: Evidence) -> Iterator[Finding]:
             yield Finding(
                 "lr-leap",
                 "info",
-                e.groups[g].group.name or f"group {g}",
+                e.groups[g].name or f"group {g}",
                 f"lr went from {lr[k]:.3g} to {lr[k + 1]:.3g} at step {at[k + 1]:,}",
                 f"less than {LEAP:g}× from one step to the next",
                 "a scheduler was restarted, or a checkpoint was loaded with another lr: a new transient begins"
@@ -128,7 +128,7 @@ def check_lr_leap(e: Evidence) -> Iterator[Finding]:
 
 def check_orthogonal(e: Evidence) -> Iterator[Finding]:
     """Updates of Muon whose singular values are far from equal."""
-    muon = {t.name for t in e.tensors if t.group < len(e.groups) and e.groups[t.group].group.optimizer == "muon"}
+    muon = {t.name for t in e.tensors if t.group < len(e.groups) and e.groups[t.group].dynamics.optimizer == "muon"}
     found = _slow(e, "update_orthogonality", lambda x: x > ORTHOGONAL, only=muon)
     if found:
         name, spread, rest = found

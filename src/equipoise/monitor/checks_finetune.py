@@ -17,9 +17,9 @@ def check_taken(e: Evidence) -> Iterator[Finding]:
     """Decay has taken away much of the weights that the run began with."""
     for g, recorded in enumerate(e.groups):
         mine = [i for i in range(len(e.names)) if e.group[i] == g and e.start[i] > 0]
-        if mine and recorded.group.optimizer != "adam_l2" and e.lost(g).max(initial=0.0) < 1:
+        if mine and recorded.dynamics.optimizer != "adam_l2" and e.lost(g).max(initial=0.0) < 1:
             share = -math.expm1(float(np.log1p(-e.lost(g)).sum()))
-            yield from taken(recorded.group.name or e.names[mine[0]], share, e.last)
+            yield from taken(recorded.name or e.names[mine[0]], share, e.last)
 
 
 def check_far(e: Evidence) -> Iterator[Finding]:

@@ -90,7 +90,7 @@ def check_clipped(e: Evidence) -> Iterator[Finding]:
         return
     share = float(np.mean(norms > (1 - SAME) * norms.max()))
     if share >= CLIPPED and _varies(e):
-        by_gradient = any(g.group.optimizer == "sgdm" for g in e.groups)
+        by_gradient = any(g.dynamics.optimizer == "sgdm" for g in e.groups)
         yield Finding(
             "gradient-clipped",
             "info",
@@ -156,11 +156,11 @@ def check_eps(e: Evidence) -> Iterator[Finding]:
     """Gradients that are small beside Adam's ε: from the first steps on, for half of a layer's neurons."""
     found: dict[int, float] = {}
     typical = e.mean("grad_norm", 0.5)
-    layers = [i for i in e.layers if e.group[i] < len(e.groups) and e.groups[e.group[i]].group.optimizer in ADAMS]
+    layers = [i for i in e.layers if e.group[i] < len(e.groups) and e.groups[e.group[i]].dynamics.optimizer in ADAMS]
     for i in layers:
         values = typical[:, i] / np.sqrt(np.prod(e.tensors[i].shape[1:]))
         values = values[np.isfinite(values) & (values > 0)]  # neurons without a gradient are another finding
-        eps = e.groups[e.group[i]].group.eps
+        eps = e.groups[e.group[i]].dynamics.eps
         if len(values) >= 2 and eps > 0:
             # A run that ends with a loss of almost 0 has gradients of almost 0: its first half counts, too.
             first = np.median(values[: (len(values) + 1) // 2])
@@ -169,7 +169,7 @@ def check_eps(e: Evidence) -> Iterator[Finding]:
     if not found:
         return
     worst = min(found, key=lambda i: found[i])
-    eps, most = e.groups[e.group[worst]].group.eps, len(found) >= 0.5 * len(layers)
+    eps, most = e.groups[e.group[worst]].dynamics.eps, len(found) >= 0.5 * len(layers)
     short = f"steps are {1 + 1 / found[worst]:.2g}× shorter than lr says, and unlike for unlike gradients"
     yield Finding(
         "eps-dominated",

@@ -16,7 +16,7 @@ def check_overshoot(e: Evidence) -> Iterator[Finding]:
     for g, recorded in enumerate(e.groups):
         layers = [i for i in e.matrices if e.group[i] == g]
         if layers:
-            yield from overshoot(recorded.group, e.names[layers[0]], e.lost(g))
+            yield from overshoot(recorded, e.names[layers[0]], e.lost(g))
 
 
 def check_decay(e: Evidence) -> Iterator[Finding]:
@@ -30,10 +30,10 @@ def check_decay(e: Evidence) -> Iterator[Finding]:
         group, wd = e.groups[g], float(e.hyper("weight_decay", g).max())
         if not e.rotates[i]:
             gains += [tensor.name] if wd > 0 else []
-        elif group.forecasts(len(tensor.shape)):
+        elif group.dynamics.forecasts(len(tensor.shape)):
             decays |= wd > 0
             bare += [tensor.name] if wd == 0 and e.dense[i] else []
-            l2 += [tensor.name] if wd > 0 and group.group.optimizer == "adam_l2" else []
+            l2 += [tensor.name] if wd > 0 and group.dynamics.optimizer == "adam_l2" else []
     if bare:
         yield Finding(
             "no-decay",
@@ -75,8 +75,8 @@ def check_memory(e: Evidence) -> Iterator[Finding]:
         lost, layers = e.lost(g), [i for i in e.layers if e.group[i] == g and e.forecasts(i)]
         if layers and lost.any():
             time = 1 / float(lost[-max(1, e.last // 10) :].mean() if per_epoch else lost.mean())
-            where, most = recorded.group.name or f"group {g}", len(layers) >= 0.5 * len(e.layers)
-            yield from short_memory(recorded.group, where, lost, time, per_epoch, most)
+            where, most = recorded.name or f"group {g}", len(layers) >= 0.5 * len(e.layers)
+            yield from short_memory(recorded, where, lost, time, per_epoch, most)
 
 
 def _more(names: list[str]) -> str:

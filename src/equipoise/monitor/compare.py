@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from equipoise.monitor.attribute import BY_GRADIENT, QUANTITIES, Case, Measured, Predicted, Spans
+from equipoise.monitor.attribute import QUANTITIES, Case, Measured, Predicted, Spans
 from equipoise.monitor.layout import Column, TensorInfo
 from equipoise.monitor.recorded import recorded
 from equipoise.monitor.run import Run
@@ -132,11 +132,11 @@ class Comparer:
         (seen,) = Measured.read(self.run, [tensor], last=self.last, neuron=neuron, points=points)
         if not len(seen.steps):
             raise ValueError(f"tensor = {tensor!r}: nothing was measured of it")
-        group = self.groups[info.group]
-        case = Case(seen, info, neuron, group, self.schedules)
-        forecasts = group.forecasts(len(info.shape)) and not case.overshoots
+        known = self.groups[info.group].dynamics
+        case = Case(seen, info, neuron, known, self.schedules)
+        forecasts = known.forecasts(len(info.shape)) and not case.overshoots
         stages = case.stages() if forecasts else (case.plain(),)
-        return Comparison(tensor, neuron, seen.steps, seen.norm, seen.rotation, seen.update, stages, group.known)
+        return Comparison(tensor, neuron, seen.steps, seen.norm, seen.rotation, seen.update, stages, known.known)
 
     def forecasts(self, tensors: Sequence[str], spans: Spans) -> dict[str, Predicted]:
         """The plain forecasts of many tensors at the cost of a few; those without one are left out.
@@ -152,13 +152,13 @@ class Comparer:
         grows = {t for t in measured if self.tensors[t].info.get("init_norm") == 0}
         measured = [t for t in measured if self.tensors[t].group < len(self.groups) and t not in grows]
         found: dict[str, Predicted] = {}
-        by_gradient = {t: self.groups[self.tensors[t].group].group.optimizer in BY_GRADIENT for t in measured}
+        by_gradient = {t: self.groups[self.tensors[t].group].dynamics.by_gradient for t in measured}
         for points, needs in ((POINTS, True), (1, False)):  # others need only the norm that they began with
             names = [t for t in measured if by_gradient[t] == needs]
             for name, seen in zip(names, self._read(names, points), strict=True):
                 if len(seen.steps):
                     info = self.tensors[name]
-                    case = Case(seen, info, None, self.groups[info.group], self.schedules)
+                    case = Case(seen, info, None, self.groups[info.group].dynamics, self.schedules)
                     found[name] = case.plain(self._done, spans)
         return {name: p for name, p in found.items() if np.isfinite(p.norm).any() or np.isfinite(p.rotation).any()}
 

@@ -111,7 +111,7 @@ class Evidence:
 
     def lost(self, group: int) -> Array:
         """The share of the weights that decay takes at every step, of a group."""
-        return self.groups[group].group.decay_per_step(self.hyper("lr", group), self.hyper("weight_decay", group))
+        return self.groups[group].dynamics.decay_share(self.hyper("lr", group), self.hyper("weight_decay", group))
 
     @cached_property
     def _overshoots(self) -> list[bool]:
@@ -131,8 +131,8 @@ class Evidence:
         """Whether theory knows what tensor i should do, and its norm is free to do it."""
         if self.group[i] >= len(self.groups) or self._overshoots[self.group[i]]:
             return False
-        recorded = self.groups[self.group[i]]
-        return recorded.known and recorded.forecasts(len(self.tensors[i].shape))
+        known = self.groups[self.group[i]].dynamics
+        return known.known and known.forecasts(len(self.tensors[i].shape))
 
     def settled(self, i: int) -> bool:
         """Whether tensor i had the time to come near its equilibrium before the late part of the run."""
@@ -148,7 +148,7 @@ class Evidence:
         seen = Measured.read(self.run, names, last=self.comparer.last, points=POINTS) if names else []
         schedules = self.comparer.schedules
         return {
-            i: Case(one, self.tensors[i], None, self.groups[self.group[i]], schedules)
+            i: Case(one, self.tensors[i], None, self.groups[self.group[i]].dynamics, schedules)
             for i, one in zip(which, seen, strict=True)
             if len(one.steps)
         }

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from equipoise.monitor.decompose import GroupStep
 from equipoise.monitor.layout import SCHEDULE, Column, Layout, Quantity
 from equipoise.monitor.writer import RunWriter
+from equipoise.optim.dynamics_of import GroupState
 
 TOLERANCE = 1e-3
 """How far a value may be from the line, as a share of it."""
@@ -49,7 +49,7 @@ class Knots:
         self._peaks: dict[int, Point] = {}  # for each number of a row, where it was highest since the line began
         self._written = -1
 
-    def take(self, step: int, first: int, groups: Sequence[GroupStep], total: int) -> None:
+    def take(self, step: int, first: int, groups: Sequence[GroupState], total: int) -> None:
         """Take in what an optimizer's groups say at a step.
 
         Args:

@@ -14,7 +14,6 @@ from equipoise.monitor import quantities
 from equipoise.monitor.arrived import Arrived
 from equipoise.monitor.assemble import Assembler
 from equipoise.monitor.cadence import Cadence
-from equipoise.monitor.decompose import GroupStep, group_step
 from equipoise.monitor.measure import Frame
 from equipoise.monitor.owners import Owners, groups_in
 from equipoise.monitor.pending import Step, Turn
@@ -23,6 +22,7 @@ from equipoise.monitor.recorded import META, UNTRAINED, record, untrained
 from equipoise.monitor.spectra import Spectra
 from equipoise.monitor.tensors import names_of, roles_of
 from equipoise.monitor.writer import RunWriter
+from equipoise.optim.dynamics_of import GroupState, group_state
 
 
 class TogetherError(RuntimeError):
@@ -72,7 +72,7 @@ class Measuring:
         """Whether this process measures at all: the first one, or where parameters are sharded all of them."""
         return self._first or self.frame.sharded
 
-    def count(self, owner: int, groups: list[GroupStep], first: int, total: int) -> None:
+    def count(self, owner: int, groups: list[GroupState], first: int, total: int) -> None:
         """Count a step of one optimizer, and in each of its groups' memories where they could be read.
 
         Args:
@@ -104,7 +104,7 @@ class Measuring:
             assembler, spectra = self._assembler, self._spectra
         afforded = self._afforded if self.frame.sharded else self._affords(spectra)
         self._chosen = spectra.due(self._spectra_every, self._measured, afforded)
-        groups = [group_step(one, group) for one in owners.each for group in groups_in(one)]
+        groups = [group_state(one, group) for one in owners.each for group in groups_in(one)]
         self.open = Step(number, self.frame, assembler, groups, {})
         self.frame.begin(cautious=any(g.cautious for g in groups))
 
@@ -136,7 +136,7 @@ class Measuring:
             writer.meta(UNTRAINED, untrained(names_of(self._model), self._model, self._owners.param_groups))
         return assembler, spectra
 
-    def before(self, owner: int, closure: bool, groups: list[GroupStep]) -> None:
+    def before(self, owner: int, closure: bool, groups: list[GroupState]) -> None:
         """Measure what is there before an optimizer steps.
 
         Args:
@@ -218,7 +218,7 @@ class Measuring:
                 groups = [[s.lr for s in step.groups], [s.weight_decay for s in step.groups]]
                 groups += [[m.effective_steps for m in self._memories], [m.init_share for m in self._memories]]
                 fixed = (cadence.step_time, cadence.share, *(x for part in groups for x in part))
-                hyper = step.assembler.hyper(self._owners, step.groups)
+                hyper = step.assembler.hyper(step.groups)
                 flat = step.pack(hyper, owners, self._first, words, fixed)
         except Exception as caught:
             error, step.failed = caught, True

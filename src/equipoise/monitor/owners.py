@@ -9,8 +9,8 @@ from torch import Tensor
 from equipoise.monitor import notes
 from equipoise.monitor.layout import Quantity
 from equipoise.monitor.quantities import PER_GROUP
+from equipoise.optim.dynamics_of import stepping
 from equipoise.planner.finding import Finding
-from equipoise.planner.live import stepping
 
 
 class Owners:

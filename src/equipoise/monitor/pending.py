@@ -11,12 +11,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from equipoise.monitor.assemble import Assembler, Has
-from equipoise.monitor.decompose import GroupStep
 from equipoise.monitor.measure import Frame
 from equipoise.monitor.quantities import Hyper
 from equipoise.monitor.ranks import reduce_all
 from equipoise.monitor.spectra import Taken
 from equipoise.monitor.sums import RowSums
+from equipoise.optim.dynamics_of import GroupState
 
 
 @dataclass(frozen=True)
@@ -103,7 +103,7 @@ class Step:
     number: int
     frame: Frame
     assembler: Assembler
-    groups: list[GroupStep]
+    groups: list[GroupState]
     turns: dict[int, Turn]
     failed: bool = False
     seconds: float = 0.0

@@ -65,7 +65,7 @@ PER_GROUP = (
 
 @dataclass(frozen=True)
 class Hyper:
-    """The hyperparameters of each unit (tensor, or neuron of one), one entry each; letters as in `GroupStep`."""
+    """The hyperparameters of each unit (tensor, or neuron of one), one entry each; letters as in `GroupState`."""
 
     lr: Array
     weight_decay: Array
@@ -76,7 +76,6 @@ class Hyper:
     """−1 where the step goes up the gradient."""
     square: Array
     by_gradient: NDArray[np.bool_]
-    sgd_like: NDArray[np.bool_]
 
     def spread(self, counts: NDArray[np.int64]) -> Hyper:
         """Each entry repeated for the neurons of its tensor."""
@@ -122,7 +121,7 @@ def formulas(s: dict[str, Array], h: Hyper, *, only: Sequence[str] | None = None
         "decay": d * np.sqrt(cw),
         "change": change,
         "relative_update": out["update"] / norm,
-        "effective_lr": h.lr / np.where(h.sgd_like, norm * norm, norm),
+        "effective_lr": h.lr / np.where(h.by_gradient, norm * norm, norm),
         "grad_momentum_cos": s["gm"] / (out["grad_norm"] * np.sqrt(s["mm"])),
         "momentum_norm": np.sqrt(s["mm"]),
         "radial_decay": radial,

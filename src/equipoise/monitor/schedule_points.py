@@ -10,10 +10,10 @@ from numpy.typing import NDArray
 
 from equipoise.monitor import reading
 from equipoise.monitor.layout import SCHEDULE, Column
-from equipoise.monitor.recorded import Recorded, recorded
+from equipoise.monitor.recorded import recorded
 from equipoise.monitor.run import Run
 from equipoise.monitor.schema import FOREVER
-from equipoise.theory import Memory, memory
+from equipoise.theory import Dynamics, Memory, memory
 from equipoise.theory._scan import run as scan
 
 Array = NDArray[np.float64]
@@ -138,7 +138,7 @@ class Remembered:
 
     def __init__(self, run: Run, schedules: Schedules | None = None) -> None:
         self.schedules = schedules or Schedules(run)
-        self._recorded = recorded(run)
+        self._groups = recorded(run)
         self._done: dict[tuple[bytes, bytes], tuple[Array, Array]] = {}
 
     def of(self, group: int) -> Memory | None:
@@ -170,9 +170,9 @@ class Remembered:
         """Lr, and the share of the weights that decay takes, at each step of the run."""
         start = self.schedules.start
         lr, wd = self.schedules.lr(group)[start:], self.schedules.weight_decay(group)[start:]
-        said = self._recorded[group] if group < len(self._recorded) else None
+        known = self._groups[group].dynamics if group < len(self._groups) else Dynamics()
         with np.errstate(all="ignore"):
-            return lr, decay_of(said, lr, wd)
+            return lr, known.decay_share(lr, wd)
 
     @property
     def now(self) -> list[GroupNow]:
@@ -185,10 +185,3 @@ class Remembered:
                 peak = float(self.schedules.knots("lr", g)[1].max())
                 found.append(GroupNow(float(lr[-1]), peak, float(wd[-1]), float(effective[-1]), float(left[-1])))
         return found
-
-
-def decay_of(group: Recorded | None, lr: Array, weight_decay: Array) -> Array:
-    """The share of the weights that each step's decay takes."""
-    if group is None:
-        return lr * weight_decay
-    return np.zeros_like(lr) if group.move == "constrain" else group.group.decay_per_step(lr, weight_decay)

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from equipoise.monitor.tensors import Watched, like, local
-from equipoise.planner.live import stepping
+from equipoise.optim.dynamics_of import stepping
 
 MOMENTUM = ("exp_avg", "momentum_buffer", "momentum", "mom", "mu", "state1")
 """What optimizers call their average of gradients: torch's and ours the first two, others the rest."""

@@ -11,7 +11,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from equipoise.monitor.decompose import GroupStep
 from equipoise.monitor.layout import Column, Layout
 from equipoise.monitor.measure import Frame
 from equipoise.monitor.owners import Owners
@@ -19,6 +18,7 @@ from equipoise.monitor.ranks import gathered, reduce_all
 from equipoise.monitor.sources import momentum_of, state_of
 from equipoise.monitor.spectrum import NAMES, facts, gram, singular_values
 from equipoise.monitor.tensors import Watched, like, local
+from equipoise.optim.dynamics_of import GroupState
 
 LARGEST = 2048
 """Matrices whose smaller side is longer than this have no spectrum measured."""
@@ -87,7 +87,7 @@ class Spectra:
         return p.ndim > 1 and min(p.shape[0], p.numel() // p.shape[0]) <= LARGEST
 
     def measure(
-        self, owners: Owners, indices: list[int], steps: list[GroupStep], failed: bool, held: int = 0
+        self, owners: Owners, indices: list[int], steps: list[GroupState], failed: bool, held: int = 0
     ) -> list[Taken]:
         """Take what the spectra of some tensors need, now that it is there; nobody waits for a device.
 
@@ -109,7 +109,7 @@ class Spectra:
             # What fails here must not keep the others waiting: they get zeros, and the error is raised at the end.
             try:
                 if not failed:
-                    eps, here = self._eps(tensor, owners, steps[tensor.group].eps), self._here(i, owners)
+                    eps, here = self._eps(tensor, owners, steps[tensor.group].dynamics.eps), self._here(i, owners)
             except Exception as caught:
                 error, failed = caught, True
             eps = _shared_eps(eps, tensor)
@@ -208,13 +208,13 @@ def _working(x: Tensor) -> Tensor:
     return x.detach().to(x.dtype if x.dtype == torch.float64 else torch.float32)
 
 
-def _grams(parts: tuple[Tensor, ...], step: GroupStep, ndim: int) -> dict[str, Tensor]:
+def _grams(parts: tuple[Tensor, ...], step: GroupState, ndim: int) -> dict[str, Tensor]:
     """Gram matrices of weight, update and momentum, on their way to the CPU."""
     if not parts:
         return {}
     weight, change, *momentum = parts
     # U = Δ + d(w′ − Δ), as w′ is the weight after the step; cautious decay is left in.
-    lost = 0.0 if step.cautious else step.lost_of(ndim)
+    lost = 0.0 if step.cautious else step.lost(ndim)
     made = {"weight": _leaving(gram(weight)), "update": _leaving(gram(change, (lost, weight), (-lost, change)))}
     return made | ({"momentum": _leaving(gram(momentum[0]))} if momentum else {})
 

@@ -15,9 +15,8 @@ from torch import Tensor
 
 from equipoise.monitor.owners import Owners
 from equipoise.monitor.ranks import rank_of
-from equipoise.optim.dynamics_of import MatrixLayout, matrix_layout
+from equipoise.optim.dynamics_of import dynamics_of, stepping
 from equipoise.optim.roles import known_parameters
-from equipoise.planner.live import read_groups, stepping
 
 WRAPPERS = re.compile(r"(^|\.)(_orig_mod|_fsdp_wrapped_module|_checkpoint_wrapped_module|module)(?=\.|$)")
 """Parts of names that compile, FSDP, checkpointing and DDP put in."""
@@ -35,7 +34,7 @@ class Watched:
         rows: its neurons; 1 for fewer than two dimensions, or where neurons are not told apart.
         first: where they begin among all rows.
         offset: of them, where this process's shard begins.
-        matrix: what of it is a matrix to the optimizer, where that is for matrices.
+        scale: by how much the optimizer scales lr for its shape.
         counts: whether this process counts it; of replicas only one does.
     """
 
@@ -46,13 +45,8 @@ class Watched:
     rows: int
     first: int
     offset: int
-    matrix: MatrixLayout | None
+    scale: float
     counts: bool
-
-    @property
-    def scale(self) -> float:
-        """By how much the optimizer scales lr for its shape."""
-        return 1.0 if self.matrix is None else self.matrix.scale
 
     @property
     def local(self) -> Tensor:
@@ -166,8 +160,8 @@ def watched(owners: Owners, names: dict[int, str], neurons: bool) -> list[Watche
     sharded = owners.sharded
     first, taken = 0, set()
     for k, optimizer in enumerate(owners.each):
-        read = read_groups(optimizer)[0]
-        for i, group, known in zip(owners.groups_of(k), stepping(optimizer).param_groups, read, strict=True):
+        for i, group in zip(owners.groups_of(k), stepping(optimizer).param_groups, strict=True):
+            known = dynamics_of(optimizer, group)
             for j, p in enumerate(group["params"]):
                 trained = p.requires_grad and p.numel() and p.is_floating_point() and p.layout == torch.strided
                 if not trained or p.is_meta or id(p) in taken:
@@ -176,8 +170,8 @@ def watched(owners: Owners, names: dict[int, str], neurons: bool) -> list[Watche
                 name = names.get(id(p), f"group {i}, parameter {j}")
                 rows = p.shape[0] if p.ndim > 1 and neurons else 1
                 offset, counts = _shard(p, sharded)
-                layout = matrix_layout(tuple(p.shape), group) if known.optimizer == "muon" and p.ndim > 1 else None
-                found.append(Watched(name, p, k, i, rows, first, offset if rows > 1 else 0, layout, counts))
+                scale = known.scale_of(tuple(p.shape))
+                found.append(Watched(name, p, k, i, rows, first, offset if rows > 1 else 0, scale, counts))
                 first += rows
     return found
 

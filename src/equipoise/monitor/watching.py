@@ -14,7 +14,6 @@ from torch import Tensor
 from equipoise.monitor import quantities, sending, spectrum
 from equipoise.monitor.backlog import Backlog
 from equipoise.monitor.cadence import Cadence
-from equipoise.monitor.decompose import group_step
 from equipoise.monitor.endings import STATUSES, Ending, status_of
 from equipoise.monitor.faults import Faults
 from equipoise.monitor.finite import FiniteWatch
@@ -31,6 +30,7 @@ from equipoise.monitor.sinks import Sink
 from equipoise.monitor.tensors import Watched
 from equipoise.monitor.voice import Voice
 from equipoise.monitor.writer import RunWriter
+from equipoise.optim.dynamics_of import group_state
 from equipoise.planner.finding import Finding
 from equipoise.planner.live import judge_optimizers
 from equipoise.planner.setting import told
@@ -320,7 +320,7 @@ class Watch:
         measuring, owners = self._measuring, self._owners
         due = self._new_step(start) if new else measuring.open is not None
         optimizer = owners.each[owner]
-        groups = [group_step(optimizer, g) for g in groups_in(optimizer)] if due or cheap(optimizer) else []
+        groups = [group_state(optimizer, g) for g in groups_in(optimizer)] if due or cheap(optimizer) else []
         first, total = owners.groups_of(owner).start, len(owners.param_groups)
         measuring.count(owner, groups, first, total)
         self._knots.take(self.step, first, groups, total)
@@ -338,7 +338,7 @@ class Watch:
             if passed.new:
                 self._cadence.begins(passed.start)
             optimizer = self._owners.each[passed.owner]
-            groups = [group_step(optimizer, g) for g in passed.groups or ()]
+            groups = [group_state(optimizer, g) for g in passed.groups or ()]
             self._measuring.count(passed.owner, groups, passed.first, passed.total)
             self._knots.take(passed.step, passed.first, groups, passed.total)
         self._sending.go(self._logged)

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -20,12 +21,13 @@ from equipoise.optim.checks import check_group, listed, with_params
 from equipoise.optim.clock import Clock, count_of, value_of
 from equipoise.optim.fast import Fast
 from equipoise.optim.many import Many
-from equipoise.optim.moves import Move, Piece, direction, turns
+from equipoise.optim.moves import Move, Piece, direction, turns, varied
 from equipoise.optim.rate import check_rate, readable
 from equipoise.optim.rows import all_finite, center_rows, everywhere
 from equipoise.optim.rules import Rule
 from equipoise.optim.sharing import mesh_of, summed
-from equipoise.theory import _check
+from equipoise.theory import Dynamics, _check
+from equipoise.theory.directions import BY_LR_MAX
 
 LOW_PRECISION = (torch.bfloat16, torch.float16)
 SHARED: dict[str, Any] = {
@@ -103,6 +105,14 @@ class RuleOptimizer(Optimizer):
         """The rule and the move of a group: the same for all, unless an optimizer says otherwise."""
         return self.rule, self.move
 
+    def dynamics(self, group: dict[str, Any]) -> Dynamics:
+        """What theory knows of a group: its rule, and what its move makes of that."""
+        rule, move = self.pair(group)
+        found = move.dynamics(rule.dynamics(group), group)
+        if self._angle is None or group.get("own_angle"):
+            return found
+        return varied(found, angle=math.nan)  # another one at every step
+
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add a group, its options checked.
 
@@ -116,7 +126,7 @@ class RuleOptimizer(Optimizer):
             if "angle" in group:
                 group["own_angle"] = given
             check_group(group)
-            if group["lr_max"] is None and group["decay"] == "corrected":
+            if group["lr_max"] is None and group["decay"] in BY_LR_MAX:
                 if not readable(group["lr"]):
                     raise ValueError("lr_max = None: must be given where lr is a tensor on a device, which is not read")
                 group["lr_max"] = float(group["lr"])

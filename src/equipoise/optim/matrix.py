@@ -12,12 +12,13 @@ from equipoise import geometry
 from equipoise.geometry import Norm
 from equipoise.optim.base import RuleOptimizer, state_dtype, without_autocast
 from equipoise.optim.checks import with_params
-from equipoise.optim.matrix_rules import SCALES, DualRule, MuonRule, averaged, matrices
+from equipoise.optim.matrix_rules import DualRule, MuonRule, averaged
 from equipoise.optim.moves import Decay, Move
 from equipoise.optim.optimizers import Params, adam_options, common
 from equipoise.optim.rotate import Hyperball, Rotate
 from equipoise.optim.rules import AdamRule, Rule
 from equipoise.theory import _check
+from equipoise.theory.dynamics import SCALES
 
 ADAM = {"lr": 3e-4, "betas": (0.9, 0.95), "eps": 1e-8}
 POLAR = ("steps", "accuracy", "lower", "method", "coefficients", "degree", "bound", "dtype")
@@ -129,7 +130,8 @@ def _check_muon(group: dict[str, Any]) -> None:
     for p in group["params"]:
         if p.ndim < 2:
             raise ValueError(f"muon = True for a parameter of shape {tuple(p.shape)}: must have two dimensions or more")
-        rows = matrices(tuple(p.shape), group | {"split": 1})[1]
+        layout = MuonRule().dynamics(group | {"split": 1}).layout(tuple(p.shape))
+        rows = 0 if layout is None else layout.rows
         if rows % int(group["split"]):
             raise ValueError(f"split = {group['split']}: must divide the {rows} rows of each matrix")
 
@@ -150,7 +152,7 @@ class Muon(_MuonFamily):
         momentum: β.
         nesterov: orthogonalise βm + (1−β)g instead of m.
         weight_decay: λ, decoupled.
-        scale: "original", "adam", "spectral" or "none": `matrix_rules.lr_scale`.
+        scale: "original", "adam", "spectral" or "none": `theory.dynamics.matrix_scale`.
         polar: arguments of `geometry.polar`, as `{"steps": 5}`, `{"accuracy": 1e-3}` or `{"dtype": torch.bfloat16}`.
             Products are in float64 for float64, in bfloat16 on CUDA and else in float32, unless `dtype` says otherwise:
             never by what the processor is fast at. One with bfloat16 instructions takes a quarter of the time in it.

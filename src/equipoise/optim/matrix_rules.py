@@ -15,53 +15,15 @@ from torch import Tensor
 from equipoise import geometry
 from equipoise.geometry import Norm, Operator
 from equipoise.optim.many import Many
-from equipoise.optim.rules import Rule
+from equipoise.optim.rules import Rule, described
 from equipoise.optim.sharing import cost, divided, mesh_of, whole
-
-SCALES = ("original", "adam", "spectral", "none")
+from equipoise.theory import Dynamics
 
 
 def averaged(g: Any, m: Any, *, take: float, momentum: float, nesterov: bool) -> Any:
     """Step: m ← βm + (1−β)g,  x = m;  Nesterov: x = βm + (1−β)g.  Jordan et al. 2024; as torch.optim.Muon."""
     m.lerp_(g, take)
     return g.lerp(m, momentum) if nesterov else m
-
-
-def lr_scale(rows: int, columns: int, rule: str) -> float:
-    """What UVᵀ of a rows × columns matrix is multiplied by.
-
-    "original" √max(1, rows/columns), of Muon's authors and torch; "adam" 0.2·√max(rows, columns), which gives the
-    update Adam's RMS (Liu et al. 2025, arXiv 2502.16982); "spectral" √(rows/columns), dualize of the RMS→RMS norm
-    (THEORY 8).
-
-    Args:
-        rows: outputs.
-        columns: inputs.
-        rule: one of `SCALES`.
-    """
-    match rule:
-        case "original":
-            return math.sqrt(max(1.0, rows / columns))
-        case "adam":
-            return 0.2 * math.sqrt(max(rows, columns))
-        case "spectral":
-            return math.sqrt(rows / columns)
-        case _:
-            return 1.0
-
-
-def matrices(shape: tuple[int, ...], group: dict[str, Any]) -> tuple[int, int, int]:
-    """A parameter as (count, rows, columns) of matrices.
-
-    A convolution is one matrix out × in·k². A three-dimensional parameter that is no convolution is a stack of
-    matrices, as experts are. `split` cuts each into so many equal parts of its rows: 3 for fused QKV, or heads.
-    """
-    count, rows = 1, shape[0]
-    if len(shape) == 3 and group.get("role") != "conv" and not group["flatten"]:
-        count, rows = shape[0], shape[1]
-    columns = math.prod(shape) // max(1, count * rows)
-    split = int(group["split"])
-    return count * split, rows // split, columns
 
 
 class MatrixRule(Rule):
@@ -108,30 +70,30 @@ class MuonRule(MatrixRule):
             made = divided(tensors, lambda t: self._polar([t], group, False)[0])
         return Many(made) if isinstance(x, Many) else made[0]
 
-    @staticmethod
-    def _polar(tensors: list[Tensor], group: dict[str, Any], own: bool) -> list[Tensor]:
-        sorts: dict[tuple[int, int], list[int]] = {}
+    def _polar(self, tensors: list[Tensor], group: dict[str, Any], own: bool) -> list[Tensor]:
+        sorts: dict[tuple[int, int, float], list[int]] = {}
         views = []
+        dynamics = self.dynamics(group)
         for i, x in enumerate(tensors):
-            count, rows, columns = matrices(tuple(x.shape), group)
-            views.append(x.reshape(count, rows, columns))
-            sorts.setdefault((rows, columns), []).append(i)
+            layout = dynamics.layout(tuple(x.shape))
+            assert layout is not None
+            views.append(x.reshape(layout[:3]))
+            sorts.setdefault(layout[1:], []).append(i)
         made: list[Tensor] = list(tensors)
-        for (rows, columns), members in sorts.items():
+        for (*_, scale), members in sorts.items():
             alone = len(members) == 1
             stack = views[members[0]] if alone else torch.cat([views[i] for i in members])
             u = geometry.polar(stack, **group["polar"], overwrite=own or not alone)
-            scale = lr_scale(rows, columns, group["scale"])
             u = u if scale == 1.0 else u.mul_(scale)
             for i, part in zip(members, u.split([len(views[i]) for i in members]), strict=True):
                 made[i] = part.reshape(tensors[i].shape)
         return made
 
-    def theory(self, group: dict[str, Any]) -> dict[str, Any]:
-        return {"optimizer": "muon", "momentum": group["momentum"], "nesterov": group["nesterov"]}
-
-    def theory_of(self, shape: tuple[int, ...], group: dict[str, Any]) -> dict[str, Any]:
-        return {"shape": matrices(shape, group)[1:] if len(shape) > 1 else (1, 1)}
+    def dynamics(self, group: dict[str, Any]) -> Dynamics:
+        return described(
+            "muon", betas=(group["momentum"], 0.999), nesterov=bool(group["nesterov"]), scale=group["scale"],
+            stacked=not group["flatten"] and group.get("role") != "conv", split=int(group["split"]),
+        )  # fmt: skip
 
 
 @final
@@ -154,8 +116,8 @@ class DualRule(MatrixRule):
         """‖x‖†/s."""
         return _seen(whole(x), group, lambda norm, y: _dual(norm, y, group)).sum() / group["layer_scale"]
 
-    def theory(self, group: dict[str, Any]) -> dict[str, Any]:
-        return {"optimizer": "ngd"}  # a step of fixed length in its norm; the nearest that theory knows
+    def dynamics(self, group: dict[str, Any]) -> Dynamics:
+        return described("ngd", known=False)  # a step of fixed length in its norm; the nearest that theory knows
 
 
 STEEPEST = {"accuracy": 1e-2}

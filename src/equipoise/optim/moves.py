@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any, ClassVar, final
 
 import torch
@@ -17,7 +18,8 @@ from equipoise.optim.many import Many, Traced
 from equipoise.optim.rate import add, rate
 from equipoise.optim.rows import everywhere, row_count
 from equipoise.optim.rules import Ratio, Rule
-from equipoise.theory.directions import decay_share
+from equipoise.theory import Dynamics
+from equipoise.theory.directions import BY_LR_MAX, decay_share
 
 
 def decayed(w: Any, u: Any, *, lr: Any, left: Any) -> None:
@@ -44,6 +46,22 @@ def decay_of(group: dict[str, Any]) -> Any:
     return decay_share(rate(group), float(group["weight_decay"]), decay=group["decay"], lr_max=group["lr_max"])
 
 
+def decay_options(group: dict[str, Any]) -> dict[str, Any]:
+    """What theory is told of a group, whatever its rule."""
+    lr_max = group["lr_max"] if group["decay"] in BY_LR_MAX else None
+    return {
+        "decay": group["decay"],
+        "lr_max": float(lr_max) if lr_max else None,
+        "maximize": bool(group["maximize"]),
+    }
+
+
+@lru_cache(maxsize=1024)
+def varied(dynamics: Dynamics, **changes: Any) -> Dynamics:
+    """The same dynamics with some fields changed; made once."""
+    return replace(dynamics, **changes)
+
+
 @dataclass(frozen=True)
 class Piece:
     """One parameter in a step: its working weight (float32 for low-precision parameters) and its state."""
@@ -64,6 +82,10 @@ class Move(ABC):
     def prepare(self, g: Tensor, w: Tensor, group: dict[str, Any]) -> Tensor:
         """What the rule shall see of a gradient."""
         return g
+
+    def dynamics(self, rule: Dynamics, group: dict[str, Any]) -> Dynamics:
+        """What the rule and the move do together; of a move of one's own theory knows no more than its decay."""
+        return varied(rule, **decay_options(group), known=False)
 
     @abstractmethod
     def __call__(self, pieces: list[Piece], u: Any, *, rule: Rule, t: int, group: dict[str, Any]) -> None:
@@ -94,6 +116,16 @@ class Decay(Move):
     """`decayed` or `cautious`, by the group's kind of decay."""
 
     compiles = True
+
+    def dynamics(self, rule: Dynamics, group: dict[str, Any]) -> Dynamics:
+        options = decay_options(group)
+        if group["l2"] and not group["weight_decay"]:
+            options |= {"coupled": True, "decay": "lr"}
+            if rule.optimizer in ("adamw", "rmsprop"):  # RMSProp is Adam without an average of gradients
+                options |= {"optimizer": "adam_l2", "bias_correction": rule.corrects}
+            elif rule.optimizer != "sgdm":
+                options["known"] = False
+        return varied(rule, **options)
 
     def __call__(self, pieces: list[Piece], u: Any, *, rule: Rule, t: int, group: dict[str, Any]) -> None:
         together = isinstance(u, Many) or (isinstance(u, Ratio) and isinstance(u.top, Many))
@@ -140,6 +172,9 @@ class Constrain(Move):
     defaults: ClassVar[dict[str, Any]] = {"bound": "inflection", "rate": 1.0, "warm_start": None, "rotate": None}
     average: ClassVar[float] = 0.99
     least_growth: ClassVar[float] = 0.01
+
+    def dynamics(self, rule: Dynamics, group: dict[str, Any]) -> Dynamics:
+        return varied(rule, **decay_options(group), move="constrain", rotate=group["rotate"])
 
     def __call__(self, pieces: list[Piece], u: Any, *, rule: Rule, t: int, group: dict[str, Any]) -> None:
         for piece, direction in zip(pieces, directions(u, len(pieces)), strict=True):

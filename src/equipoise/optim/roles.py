@@ -66,6 +66,11 @@ class Known:
     """The other places where it is used."""
 
 
+def role_by_shape(name: str, ndim: int) -> str:
+    """The role of a parameter of which nothing is known but its name and how many dimensions it has."""
+    return "matrix" if ndim > 1 else "bias" if name.endswith("bias") else "gain"
+
+
 def known_parameters(model: nn.Module, *, head: str | Sequence[str] | None = None) -> list[Known]:
     """Every parameter of a model once, with its role, in the model's order.
 

@@ -3,22 +3,27 @@
 Letters: w weight, d direction, n norm to keep, ν tracked ‖d‖², η_r rotation per step.
 """
 
-# pyright: reportPrivateImportUsage=false
-# (what keeps dynamo out without importing it has a private name)
-
 from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from functools import lru_cache
 from typing import Any, ClassVar, final
 
 import torch
 from torch import Tensor
 
-from equipoise import theory
 from equipoise.optim.clock import count_of, value_of
-from equipoise.optim.moves import Move, Piece, decay_of, directions, plain_step, step_numbers, turns
+from equipoise.optim.moves import (
+    Move,
+    Piece,
+    decay_of,
+    decay_options,
+    directions,
+    plain_step,
+    step_numbers,
+    turns,
+    varied,
+)
 from equipoise.optim.rate import known_rate, rate, readable
 from equipoise.optim.rows import (
     as_rows,
@@ -32,6 +37,7 @@ from equipoise.optim.rows import (
     row_sum,
 )
 from equipoise.optim.rules import Rule
+from equipoise.theory import Dynamics
 
 NO_DECAY = (
     "weight_decay = 0: must be > 0, as the rotation comes from lr and weight decay; or give angle, or rotate=False for "
@@ -39,30 +45,18 @@ NO_DECAY = (
 )
 
 
-@torch._disable_dynamo
-@lru_cache(maxsize=4096)
-def _settled(items: tuple[tuple[str, Any], ...]) -> theory.Stationary:
-    arguments = dict(items)
-    return theory.stationary(arguments.pop("optimizer"), **arguments)
+def on_sphere(rule: Dynamics, group: dict[str, Any]) -> Dynamics:
+    """What a rule does whose directions turn rows by the rotation at which lr and weight decay would settle.
 
-
-def settled(rule: Rule, group: dict[str, Any], shape: tuple[int, ...] = (1,)) -> theory.Stationary:
-    """Where the group's lr and weight decay would settle a row: η_r, and the norm over √size.
-
-    SGDM's decay is taken as torch's, through its momentum (RE Table 1), unless it is of another kind.
+    SGDM's decay is taken as torch's, through its momentum (RE Table 1), unless it is of another kind; L2 in Adam's
+    gradient as AdamW's decay.
     """
-    known = rule.theory(group)
-    if known["optimizer"] == "sgdm":
-        known["coupled"] = group["decay"] == "lr"
-    lr = known_rate(group)
-    known |= {
-        "lr": lr,
-        "weight_decay": float(group["weight_decay"]),
-        "decay": group["decay"],
-        "lr_max": (group["lr_max"] or None) if group["decay"] == "corrected" else None,
-        "method": group["method"],
-    } | rule.theory_of(shape, group)
-    return _settled(tuple(sorted(known.items())))
+    options = decay_options(group) | {"move": "rotate", "rotate": group["rotate"], "method": group["method"]}
+    if rule.optimizer == "sgdm":
+        options["coupled"] = group["decay"] == "lr"
+    elif rule.optimizer == "adam_l2":
+        options |= {"optimizer": "adamw", "coupled": False}
+    return varied(rule, **options)
 
 
 class RowMove(Move):
@@ -189,6 +183,10 @@ class Rotate(RowMove):
         "rotate": None,
     }
 
+    def dynamics(self, rule: Dynamics, group: dict[str, Any]) -> Dynamics:
+        angle = group["angle"]
+        return varied(on_sphere(rule, group), angle=None if angle is None else float(angle))
+
     def prepare(self, g: Tensor, w: Tensor, group: dict[str, Any]) -> Tensor:
         if not group["center"] or group["reference"] == "paper" or not turns(w, group):
             return g
@@ -224,26 +222,28 @@ class Rotate(RowMove):
     def numbers(
         self, rule: Rule, t: int, steps: int, group: dict[str, Any], shape: tuple[int, ...]
     ) -> dict[str, float] | None:
-        given = group["angle"]
-        if given is None and float(group["weight_decay"]) == 0 and known_rate(group) > 0:
+        given, wd = group["angle"], float(group["weight_decay"])
+        if given is None and wd == 0 and known_rate(group) > 0:
             raise ValueError(NO_DECAY)
-        angle = settled(rule, group, shape).rotation if given is None else float(given)
-        if angle == 0.0:
+        dynamics = on_sphere(rule.dynamics(group), group)
+        asked = dynamics.asked(shape, lr=known_rate(group), weight_decay=wd) if given is None else float(given)
+        if asked == 0.0:
             return None
-        beta, expected = group["track"], rule.expected_square(t, group)
+        beta, expected = group["track"], dynamics.expected_square(t)
         own, lost = beta ** (steps / 4), decay_of(group)
         known = isinstance(lost, float) and lost > 0 and readable(group["lr"])
-        known = known and group["norm"] is None and rule.theory(group)["optimizer"] not in ("sgdm", "ngd", "muon")
+        known = known and group["norm"] is None and dynamics.by_size
+        end = dynamics.stationary(1, lr=known_rate(group), weight_decay=wd).norm if known else 0.0
         return {
-            "angle": angle,
-            "tangent": math.tan(min(angle, 1.5)),
+            "angle": asked,
+            "tangent": math.tan(min(asked, 1.5)),
             "beta": beta,
             "take": (1 - beta) / expected,
             "tracked": (1 - own) * expected / (1 - beta**steps),
             "own": own,
             "lr": rate(group),
             "left": 1 - lost,
-            "goal": settled(rule, group).norm if known else 0.0,
+            "goal": end,
             "unknown": 0.0 if known else 1.0,
             "noise": 0.0,
         }
@@ -316,6 +316,9 @@ class Hyperball(RowMove):
 
     columns = ("row_norm",)
     defaults: ClassVar[dict[str, Any]] = {"granularity": "tensor", "rotate": None}
+
+    def dynamics(self, rule: Dynamics, group: dict[str, Any]) -> Dynamics:
+        return varied(rule, **decay_options(group), move="hyperball", rotate=group["rotate"])
 
     def begin(self, w: Tensor, group: dict[str, Any]) -> tuple[Tensor, ...]:
         return (row_norm(w),)

@@ -13,13 +13,14 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, ClassVar, final
 
 from torch import Tensor
 
 from equipoise.optim.many import Many, Traced
 from equipoise.optim.rows import as_rows, unit
-from equipoise.theory.kernels import Filter
+from equipoise.theory import Dynamics
 
 LEAST = 2.0**-75
 """The least ε, about the root of the smallest square that float32 holds: 0/0 is 0 then, and a gradient whose square is
@@ -131,21 +132,14 @@ class Rule(ABC):
         raise NotImplementedError(f"{type(self).__name__}: starts() is true, so start() must say from what")
 
     @abstractmethod
-    def theory(self, group: dict[str, Any]) -> dict[str, Any]:
-        """The arguments of `theory.stationary` that describe the direction."""
-
-    def theory_of(self, shape: tuple[int, ...], group: dict[str, Any]) -> dict[str, Any]:
-        """More of them, where they depend on the shape of the parameter."""
-        return {"size": 1}
-
-    def expected_square(self, t: int, group: dict[str, Any]) -> float:
-        """r_t: E‖u_t‖² in a random walk, up to a factor that does not depend on t.  THEORY 7."""
-        return 1.0
+    def dynamics(self, group: dict[str, Any]) -> Dynamics:
+        """What theory knows of the direction; the move adds what it does with it."""
 
 
-def _filtered_square(taps: Filter, t: int) -> float:
-    """E n_t² of a filter that started empty, for white gradients of unit size."""
-    return taps.A**2 + taps.B**2 * (1 - taps.p ** (2 * (t - 1))) / (1 - taps.p**2)
+@lru_cache(maxsize=1024)
+def described(optimizer: str, **fields: Any) -> Dynamics:
+    """A `Dynamics`, made once."""
+    return Dynamics(optimizer, **fields)
 
 
 @final
@@ -160,11 +154,8 @@ class SGDMRule(Rule):
     def __call__(self, g: Any, averages: tuple[Any, ...], numbers: dict[str, Any], group: dict[str, Any]) -> Any:
         return sgdm(g, *averages, nesterov=group["nesterov"], **numbers)
 
-    def theory(self, group: dict[str, Any]) -> dict[str, Any]:
-        return {"optimizer": "sgdm", "momentum": group["momentum"], "nesterov": group["nesterov"], "coupled": False}
-
-    def expected_square(self, t: int, group: dict[str, Any]) -> float:
-        return _filtered_square(Filter.momentum(group["momentum"], nesterov=group["nesterov"], ema=False), t)
+    def dynamics(self, group: dict[str, Any]) -> Dynamics:
+        return described("sgdm", betas=(group["momentum"], 0.999), nesterov=bool(group["nesterov"]), coupled=False)
 
 
 @final
@@ -179,11 +170,8 @@ class RMSPropRule(Rule):
     def __call__(self, g: Any, averages: tuple[Any, ...], numbers: dict[str, Any], group: dict[str, Any]) -> Any:
         return rmsprop(g, *averages, **numbers)
 
-    def theory(self, group: dict[str, Any]) -> dict[str, Any]:
-        return {"optimizer": "rmsprop", "betas": (0.0, group["alpha"])}
-
-    def expected_square(self, t: int, group: dict[str, Any]) -> float:
-        return 1 / (1 - group["alpha"] ** t)
+    def dynamics(self, group: dict[str, Any]) -> Dynamics:
+        return described("rmsprop", betas=(0.0, group["alpha"]), eps=float(group["eps"]))
 
 
 @final
@@ -213,18 +201,11 @@ class AdamRule(Rule):
         if group["nested"]:
             m.copy_(g.sign())  # the average of g/√v, where v = g²
 
-    def theory(self, group: dict[str, Any]) -> dict[str, Any]:
-        return {"optimizer": "adam_nested" if group["nested"] else "adamw", "betas": group["betas"]}
-
-    def expected_square(self, t: int, group: dict[str, Any]) -> float:
-        beta1, beta2 = group["betas"]
-        taps = Filter.momentum(beta1)
-        if group["zero_init"]:
-            square = _filtered_square(taps, t)
-            return square / (1 - beta1**t) ** 2 if group["bias_correction"] else square / (1 - beta2**t)
-        # m_0 = g_1 stays in the average, and v starts full: the first gradient weighs β1^(t−1).
-        square = beta1 ** (2 * (t - 1)) + taps.A**2 * (1 - beta1 ** (2 * (t - 1))) / (1 - beta1**2)
-        return square * (1 - beta2**t) / (1 - beta1**t) ** 2 if group["bias_correction"] else square
+    def dynamics(self, group: dict[str, Any]) -> Dynamics:
+        return described(
+            "adam_nested" if group["nested"] else "adamw", betas=tuple(group["betas"]), eps=float(group["eps"]),
+            bias_correction=bool(group["bias_correction"]), zero_init=bool(group["zero_init"]),
+        )  # fmt: skip
 
 
 @final
@@ -239,8 +220,8 @@ class SignSGDMRule(Rule):
     def __call__(self, g: Any, averages: tuple[Any, ...], numbers: dict[str, Any], group: dict[str, Any]) -> Any:
         return signsgdm(g, *averages, **numbers)
 
-    def theory(self, group: dict[str, Any]) -> dict[str, Any]:
-        return {"optimizer": "signsgdm", "momentum": group["momentum"]}
+    def dynamics(self, group: dict[str, Any]) -> Dynamics:
+        return described("signsgdm", betas=(group["momentum"], 0.999))
 
 
 @final
@@ -255,8 +236,8 @@ class LionRule(Rule):
     def __call__(self, g: Any, averages: tuple[Any, ...], numbers: dict[str, Any], group: dict[str, Any]) -> Any:
         return lion(g, *averages, **numbers)
 
-    def theory(self, group: dict[str, Any]) -> dict[str, Any]:
-        return {"optimizer": "lion", "betas": group["betas"]}
+    def dynamics(self, group: dict[str, Any]) -> Dynamics:
+        return described("lion", betas=tuple(group["betas"]))
 
 
 @final
@@ -277,5 +258,5 @@ class NormalizedRule(Rule):
         flat = as_rows(g, group["granularity"])
         return unit(flat).reshape(g.shape)
 
-    def theory(self, group: dict[str, Any]) -> dict[str, Any]:
-        return {"optimizer": "ngd"}
+    def dynamics(self, group: dict[str, Any]) -> Dynamics:
+        return described("ngd")

@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Callable
 from typing import Any, final
@@ -14,17 +15,17 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from equipoise import theory
 from equipoise.optim.base import LOW_PRECISION, RuleOptimizer, evaluated, without_autocast
 from equipoise.optim.checks import check_granularity
 from equipoise.optim.clock import count_of, value_of
+from equipoise.optim.dynamics_of import dynamics_of
 from equipoise.optim.holding import Holder, steppable, within_a_step
-from equipoise.optim.moves import Piece, turns
+from equipoise.optim.moves import Piece, turns, varied
 from equipoise.optim.rate import known_rate, rate
-from equipoise.optim.rotate import Rotate, RowMove, settled
+from equipoise.optim.rotate import Rotate, RowMove, on_sphere
 from equipoise.optim.rows import center_rows
-from equipoise.optim.rules import Rule
-from equipoise.theory import _check
+from equipoise.optim.rules import Rule, described
+from equipoise.theory import Dynamics, _check
 
 COUNT = "rotations"
 """What `Rotational` calls the number of its steps in the groups of the optimizer inside."""
@@ -42,8 +43,8 @@ class _Unknown(Rule):
     def __call__(self, g: Any, averages: tuple[Any, ...], numbers: dict[str, Any], group: dict[str, Any]) -> Any:
         return g
 
-    def theory(self, group: dict[str, Any]) -> dict[str, Any]:
-        return {"optimizer": "ngd"}
+    def dynamics(self, group: dict[str, Any]) -> Dynamics:
+        return described("ngd", known=False)
 
 
 @final
@@ -126,8 +127,8 @@ class Rotational(Holder):
                     f"parameters in {p.dtype}: must be real to be turned; optimize real and imaginary parts, or say "
                     "rotate=False for their group"
                 )
-        if turning:
-            self._wanted(group, 1)
+        for p in turning:
+            self._wanted(group, tuple(p.shape), 1)
 
     def _take_in(self, groups: list[dict[str, Any]]) -> None:
         count = self._steps
@@ -202,30 +203,33 @@ class Rotational(Holder):
     def _turns(self, p: Tensor, group: dict[str, Any]) -> bool:
         return turns(p, {"rotate": group.get("rotate"), "granularity": self._parts(group)})
 
-    def _wanted(self, group: dict[str, Any], t: int) -> float:
-        if group.get("angle") is not None:
-            return _check.number("angle", group["angle"], low=0, high=1.5)
-        if callable(self._angle):
-            return _check.number(f"angle({t})", self._angle(t), low=0, high=1.5)
-        if self._angle is not None:
-            return float(self._angle)
-        if isinstance(self.inner, RuleOptimizer):
-            return settled(self.inner.pair(group)[0], group | {"method": self._options["method"]}).rotation
-        lr, wd = known_rate(group), float(group.get("weight_decay", 0.0) or 0.0)
-        known: dict[str, Any]
-        if "betas" in group:
-            known = {"optimizer": "lion" if "lion" in type(self.inner).__name__.lower() else "adamw"}
-            known["betas"] = tuple(float(b) for b in group["betas"][:2])
-        elif type(self.inner).__name__ == "SGD":
-            known = {"optimizer": "sgdm", "momentum": float(group["momentum"]), "nesterov": bool(group["nesterov"])}
-        else:
+    def dynamics(self, group: dict[str, Any]) -> Dynamics:
+        """What theory knows of a group: the inner optimizer's rule, with rows that turn by the angle."""
+        inner = dynamics_of(self.inner, group)
+        angle = self._given(group)
+        options = {"decay": inner.decay, "lr_max": inner.lr_max, "maximize": inner.maximize}
+        options |= {"rotate": group.get("rotate"), "method": self._options["method"]}
+        return varied(on_sphere(inner, options), angle=math.nan if callable(angle) else angle)
+
+    def _given(self, group: dict[str, Any]) -> float | Callable[[int], float] | None:
+        """The angle of a group: its own, or the wrapper's."""
+        own = group.get("angle")
+        return self._angle if own is None else own
+
+    def _wanted(self, group: dict[str, Any], shape: tuple[int, ...], t: int) -> float:
+        angle = self._given(group)
+        if angle is not None:
+            own = callable(angle)
+            return _check.number(f"angle({t})" if own else "angle", angle(t) if own else angle, low=0, high=1.5)
+        known = self.dynamics(group)
+        if not known.known and "betas" not in group:
             raise ValueError(
                 f"angle = None: must be given for {type(self.inner).__name__}, whose rotation is not known"
             )
+        lr, wd = known_rate(group), float(group.get("weight_decay", 0.0) or 0.0)
         if wd == 0:
             raise ValueError("weight_decay = 0 in the inner optimizer: must be > 0 to set the rotation; or give angle")
-        name = known.pop("optimizer")
-        return theory.stationary(name, lr=lr, weight_decay=wd, size=1, method=self._options["method"], **known).rotation
+        return known.asked(shape, lr=lr, weight_decay=wd)
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:  # type: ignore[override]
@@ -246,22 +250,21 @@ class Rotational(Holder):
     def _turn(self) -> None:
         turning = [p for p in self._turning() if p.numel()]
         groups = {id(p): g for g in self.param_groups for p in g["params"]}
-        turned = {id(groups[id(p)]): groups[id(p)] for p in turning}
-        angles = {key: self._wanted(group, self._steps + 1) for key, group in turned.items()}
+        angles = [self._wanted(groups[id(p)], tuple(p.shape), self._steps + 1) for p in turning]
         before = [p.detach().clone() for p in turning]
         self.inner.step()
         count = self._steps + 1
         for group in self.param_groups:
             group[COUNT] = count
-        for p, old in zip(turning, before, strict=True):
+        for p, old, angle in zip(turning, before, angles, strict=True):
             if p.grad is not None:
-                self._turn_one(p, old, groups[id(p)], angles[id(groups[id(p)])])
+                self._turn_one(p, old, groups[id(p)], angle)
             p.copy_(old)
 
     def _turn_one(self, p: Tensor, old: Tensor, group: dict[str, Any], angle: float) -> None:
         """Turn the weights of before, in place, along the step that the inner optimizer has taken from them to p."""
         state, lr = self.state[p], rate(group)
-        options = self._options | {"lr": lr, "weight_decay": 0.0, "decay": "lr", "lr_max": None}
+        options = self._options | {"lr": lr, "weight_decay": 0.0, "decay": "lr", "lr_max": None, "maximize": False}
         options |= {"angle": angle, "granularity": self._parts(group)}
         stays = isinstance(lr, float) and lr == 0.0
         numbers = None if stays else self._rotate.numbers(self._rule, 1, self._rotate.steps(state), options, ())

@@ -27,7 +27,7 @@ def check_taken(plan: Plan) -> Iterator[Finding]:
     for i in range(len(s.groups)):
         lost = s.decay_per_step(i)
         sizes = [t.size * t.count for t in s.tensors if t.group == i and not t.from_zero]
-        if sizes and lost.max() < 1 and s.groups[i].optimizer != "adam_l2":
+        if sizes and lost.max() < 1 and s.groups[i].dynamics.optimizer != "adam_l2":
             yield from taken(group_name(plan, i), -math.expm1(float(np.log1p(-lost).sum())), s.steps)
 
 

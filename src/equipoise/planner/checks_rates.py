@@ -50,7 +50,7 @@ def overshoot(group: Group, where: str, lost: NDArray[np.float64]) -> Iterator[F
             f"decay takes {worst:.3g} of the weights at step {int(lost.argmax()) + 1}",
             "less than 1, usually below 0.01",
             "weight_decay must be below 1, as it does not depend on lr"
-            if group.decay == "independent" or not group.lr
+            if group.dynamics.decay == "independent" or not group.lr
             else f"lower lr or weight_decay: at lr = {group.lr:g}, weight_decay must be below {1 / group.lr:.3g}",
             "THEORY 1: the share that a step keeps must be positive",
         )
@@ -183,7 +183,7 @@ def check_power_lines(plan: Plan) -> Iterator[Finding]:
     rule = advice.RULES["power-lines"]
     for i in decaying_groups(plan):
         g = s.groups[i]
-        if g.optimizer not in ("adam", "adamw"):
+        if g.dynamics.optimizer not in ("adam", "adamw"):
             continue
         tau = 1 / (float(s.decay_per_step(i).max()) * s.steps)
         if not 1 / 5 < tau / wanted < 5:

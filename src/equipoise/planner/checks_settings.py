@@ -98,15 +98,15 @@ def check_jump(plan: Plan) -> Iterator[Finding]:
 def check_corrected(plan: Plan) -> Iterator[Finding]:
     """Corrected decay λη²/η_max with an η_max that is not the run's largest lr."""
     for i, g in enumerate(plan.setting.groups):
-        if g.decay != "corrected" or g.lr_max is None:
+        if g.dynamics.decay != "corrected" or g.dynamics.lr_max is None:
             continue
         top = float(plan.setting.lr(i).max())
-        if abs(g.lr_max / top - 1) > 0.01:
+        if abs(g.dynamics.lr_max / top - 1) > 0.01:
             yield Finding(
                 "corrected-lr-max",
                 "warning",
                 group_name(plan, i),
-                f"corrected decay divides by lr_max = {g.lr_max:g}, the largest lr is {top:g}",
+                f"corrected decay divides by lr_max = {g.dynamics.lr_max:g}, the largest lr is {top:g}",
                 "the same value",
                 f"set lr_max = {top:g}, or leave it out",
                 "AdamC, arXiv 2506.02285",
@@ -120,8 +120,8 @@ def check_bias_kick(plan: Plan) -> Iterator[Finding]:
     """Bias correction that is off, and nothing warms up: the first step is a kick."""
     s = plan.setting
     for i, g in enumerate(s.groups):
-        size = first_step(g.betas, bias_correction=False)
-        if g.optimizer in _ADAM and g.bias_correction is False and size > 1.5 and s.warmup < 10:
+        size = first_step(g.dynamics.betas, bias_correction=False)
+        if g.dynamics.optimizer in _ADAM and g.dynamics.bias_correction is False and size > 1.5 and s.warmup < 10:
             yield Finding(
                 "bias-kick",
                 "warning",
@@ -137,17 +137,17 @@ def check_bias_warmup(plan: Plan) -> Iterator[Finding]:
     """Bias correction that acts as a warmup of its own."""
     s = plan.setting
     for i, g in enumerate(s.groups):
-        if g.optimizer not in _ADAM or g.bias_correction is False:
+        if g.dynamics.optimizer not in _ADAM or g.dynamics.bias_correction is False:
             continue
-        quiet = int((bias_factor(np.arange(1, min(s.steps, 100_000) + 1), g.betas) < 0.9).sum())
+        quiet = int((bias_factor(np.arange(1, min(s.steps, 100_000) + 1), g.dynamics.betas) < 0.9).sum())
         if s.warmup == 0 and quiet > 0.2 * s.steps and s.steps > 10 and s.lr(i).any():
-            low = float(bias_factor(np.arange(1, s.steps + 1), g.betas).min())
+            low = float(bias_factor(np.arange(1, s.steps + 1), g.dynamics.betas).min())
             yield Finding(
                 "bias-warmup",
                 "info",
                 group_name(plan, i),
-                f"bias correction with betas {g.betas} multiplies lr·m/√v by as little as {low:.2f}, and by less than "
-                f"0.9 for {quiet:,} of {s.steps:,} steps",
+                f"bias correction with betas {g.dynamics.betas} multiplies lr·m/√v by as little as {low:.2f}, and by "
+                f"less than 0.9 for {quiet:,} of {s.steps:,} steps",
                 "a short part of the run",
                 f"it is a hidden schedule: choose beta2 below {1 - 10 / s.steps:.4g} or warm up on purpose",
                 "thesis 4.1",
@@ -158,7 +158,7 @@ def check_momentum(plan: Plan) -> Iterator[Finding]:
     """Decay as fast as the momentum's own average."""
     for i, g in enumerate(plan.setting.groups):
         lost = float(plan.setting.decay_per_step(i).max())
-        beta = 0.0 if g.optimizer in ("rmsprop", "ngd") else g.betas[1] if g.optimizer == "lion" else g.betas[0]
+        beta = g.dynamics.averaging
         if lost < 1 and beta > 0 and lost > 0.5 * (1 - beta):
             yield Finding(
                 "decay-faster-than-momentum",
@@ -174,7 +174,7 @@ def check_momentum(plan: Plan) -> Iterator[Finding]:
 def check_l2(plan: Plan) -> Iterator[Finding]:
     """Adam with L2: rotation depends on each neuron's gradient size."""
     for i, g in enumerate(plan.setting.groups):
-        if g.optimizer == "adam_l2" and g.weight_decay > 0:
+        if g.dynamics.optimizer == "adam_l2" and g.weight_decay > 0:
             yield Finding(
                 "adam-l2",
                 "info",
@@ -208,7 +208,11 @@ def check_low_precision(plan: Plan) -> Iterator[Finding]:
                 "THEORY 7: bf16 weights lose small rotations",
             )
         lost = plan.setting.decay_per_step(t.tensor.group)
-        if 0 < lost.max() < half and t.tensor.group not in decay_said and not plan.setting.is_coupled(t.tensor.group):
+        if (
+            0 < lost.max() < half
+            and t.tensor.group not in decay_said
+            and not plan.setting.groups[t.tensor.group].dynamics.coupled
+        ):
             decay_said.add(t.tensor.group)
             yield Finding(
                 "decay-lost",

@@ -12,10 +12,10 @@ import numpy as np
 
 from equipoise import schedules
 from equipoise.planner.finding import Finding
-from equipoise.planner.setting import Group, Setting, Tensor
+from equipoise.planner.setting import Setting, Tensor
 from equipoise.planner.travel import Travel, travel
 from equipoise.schedules import Schedule
-from equipoise.theory import Forecast, Memory, Stationary, forecast, memory, stationary, steps_to_equilibrium
+from equipoise.theory import Forecast, Memory, Stationary
 
 if TYPE_CHECKING:
     import torch
@@ -171,7 +171,7 @@ def plan(
     Args:
         model: the model, whose tensors are named and classified; may be left out.
         optimizer: a torch optimizer, whose groups and shapes are read; or the name of one, with its hyperparameters
-            as keywords (`lr`, `weight_decay`, `betas`, …: the fields of `Group`).
+            as keywords (`lr`, `weight_decay`, `betas`, …: the fields of `theory.Dynamics`).
         steps: number of optimizer steps.
         schedule: a `Schedule`, the name of one, a torch scheduler of that optimizer, or a function of the step
             (counted from 1). With peak 1 it multiplies every group's lr; with another peak it is the lr itself.
@@ -234,67 +234,47 @@ def plan_setting(setting: Setting) -> Plan:
     main = setting.main_group
     sound = [bool((setting.decay_per_step(i) < 1).all()) for i in range(len(setting.groups))]
     remembered = None
-    if sound[main] and setting.lr(main).any() and setting.groups[main].optimizer != "adam_l2":
-        kept = 1 - setting.decay_per_step(main)
-        remembered = memory(lr=setting.lr(main), weight_decay=setting.weight_decay(main), kept=kept)
+    if sound[main] and setting.lr(main).any() and setting.groups[main].dynamics.optimizer != "adam_l2":
+        remembered = setting.dynamics(main).memory(lr=setting.lr(main), weight_decay=setting.weight_decay(main))
     done: dict[tuple[Any, ...], tuple[Forecast, Stationary, float | None]] = {}
     tensors = []
     for t in setting.tensors:
         if not sound[t.group] or not setting.lr(t.group).any():
             tensors.append(TensorPlan(t, None, None, None))
             continue
-        alike = (t.group, t.kind, f"{t.rms:.1e}", None if _scales(setting.groups[t.group]) else (t.shape, t.grad_norm))
+        known = setting.groups[t.group].dynamics
+        alike = (t.group, t.kind, f"{t.rms:.1e}", None if known.by_size else (t.shape, t.grad_norm))
         if alike not in done:
             done[alike] = _forecast(setting, t)
         tensors.append(TensorPlan(t, *_resized(done[alike], t)))
-    if any(g.optimizer == "muon" for g in setting.groups) and all(t.update_scale == 1.0 for t in setting.tensors):
-        note = "Muon's update is UVᵀ itself; torch.optim.Muon multiplies it by a factor of the shape (update_scale)"
+    if any(g.dynamics.optimizer == "muon" and g.dynamics.scale == 1.0 for g in setting.groups):
+        note = "Muon's update is UVᵀ itself; torch.optim.Muon multiplies it by a factor of the shape: scale='original'"
         setting = replace(setting, assumptions=(*setting.assumptions, note))
-    if setting.groups[main].optimizer == "adam_l2":
+    if setting.groups[main].dynamics.optimizer == "adam_l2":
         note = "what Adam forgets by L2 depends on the gradients: no memory is shown"
         setting = replace(setting, assumptions=(*setting.assumptions, note))
     by_gradient = {"sgdm": "SGD", "adam_l2": "Adam with L2"}
-    unknown = {by_gradient[g.optimizer] for g in setting.groups if g.optimizer in by_gradient}
+    unknown = {by_gradient[name] for g in setting.groups if (name := g.dynamics.optimizer) in by_gradient}
     if unknown and all(t.grad_norm == 1.0 for t in setting.tensors):
         note = f"norms under {' and '.join(sorted(unknown))} depend on the gradients: taken as 1 at unit weight norm"
         setting = replace(setting, assumptions=(*setting.assumptions, note))
     return Plan(setting, tuple(tensors), remembered)
 
 
-def _scales(group: Group) -> bool:
-    """Whether norms are proportional to √size, so that tensors which start alike share a forecast."""
-    return group.optimizer in ("rmsprop", "adam", "adamw", "adam_nested", "signsgdm", "lion")
-
-
 def _forecast(setting: Setting, t: Tensor) -> tuple[Forecast, Stationary, float | None]:
-    g = setting.groups[t.group]
-    muon = g.optimizer == "muon" and len(t.shape) > 1
-    shape = (t.matrix or (t.rows, t.size // t.rows)) if muon else None
-    name = "adamw" if g.optimizer == "muon" and not muon else g.optimizer
-    common: dict[str, Any] = {
-        "betas": g.betas,
-        "nesterov": g.nesterov,
-        "decay": g.decay,
-        "coupled": g.coupled,
-        "lr_max": g.lr_max or float(setting.lr(t.group).max()),
-        "grad_norm": t.grad_norm,
-        "shape": shape,
-        "size": None if shape else t.size,
-    }
-    scale = t.update_scale**2
-    start = math.sqrt(t.size) * (t.rms or NOTHING)
-    run = {"lr": setting.lr(t.group), "weight_decay": setting.weight_decay(t.group), "scale": scale} | common
-    run |= {"bias_correction": g.bias_correction, "scale_invariant": t.rotates and not t.from_zero}
-    whole = forecast(name, init_norm=start, **run)
-    peak = int(np.argmax(run["lr"]))
-    level = {"lr": float(run["lr"][peak]), "weight_decay": float(run["weight_decay"][peak])}
-    end = stationary(name, **level, **common)
-    if scale != 1 and math.isfinite(end.norm):
-        end = Stationary(end.norm * t.update_scale, end.rotation, end.update * t.update_scale)
-    reach = steps_to_equilibrium(
-        name, lr=run["lr"], weight_decay=run["weight_decay"], fraction=REACHED, decay=g.decay, momentum=g.betas[0],
-        coupled=g.coupled, lr_max=common["lr_max"], size=t.size, grad_norm=t.grad_norm,
+    lr, weight_decay = setting.lr(t.group), setting.weight_decay(t.group)
+    known = setting.dynamics(t.group)
+    peak = int(np.argmax(lr))
+    whole = known.forecast(
+        t.shape, lr=lr, weight_decay=weight_decay, init_norm=math.sqrt(t.size) * (t.rms or NOTHING),
+        grad_norm=t.grad_norm, scale_invariant=t.rotates and not t.from_zero,
     )  # fmt: skip
+    if known.turns(len(t.shape)):  # it is where it will be from the first step on
+        return whole, Stationary(whole.init_norm, float(whole.rotation[peak]), float(whole.update[peak])), 0.0
+    end = known.stationary(t.shape, lr=float(lr[peak]), weight_decay=float(weight_decay[peak]), grad_norm=t.grad_norm)
+    reach = known.steps_to_equilibrium(
+        t.shape, lr=lr, weight_decay=weight_decay, fraction=REACHED, grad_norm=t.grad_norm
+    )
     return whole, end, reach if math.isfinite(reach) else None
 
 

@@ -14,9 +14,8 @@ import numpy as np
 
 from equipoise import schedules
 from equipoise.schedules import Schedule
-from equipoise.theory import DECAYS, OPTIMIZERS, _check, default_betas
+from equipoise.theory import Dynamics, _check
 from equipoise.theory._check import Array
-from equipoise.theory.directions import decay_share
 
 KINDS = ("matrix", "embedding", "gain", "bias")
 """What a tensor is for. Gains and biases have no direction to rotate; they are told by their update size."""
@@ -32,71 +31,65 @@ MOST_STEPS = 100_000_000
 """A plan keeps a few numbers a step; more steps than this do not fit."""
 
 
+ADAMW = Dynamics()
+"""What a group does where nothing is said."""
+
+
 @dataclass(frozen=True)
 class Group:
-    """The hyperparameters of one parameter group; `lr` and `weight_decay` are the values that schedules multiply.
+    """One parameter group; `lr` and `weight_decay` are the values that schedules multiply.
 
     Attributes:
-        optimizer: name as in `theory.OPTIMIZERS`.
+        dynamics: what the optimizer does to the group's tensors.
         lr: learning rate where the schedule is 1.
         weight_decay: weight decay.
-        betas: averaging factors; the first is momentum for SGDM, SignSGDM and Muon. None: `theory.default_betas`.
-        eps: Adam's ε.
-        nesterov: Nesterov momentum.
-        decay: decay kind as in `theory.DECAYS`.
-        coupled: L2 in the gradient instead of decoupled decay; None for the optimizer's own way.
-        lr_max: η_max of corrected decay; None for the largest lr of the run.
-        bias_correction: of Adam's averages; None for the optimizer's own way.
         name: what to call the group.
     """
 
-    optimizer: str = "adamw"
+    dynamics: Dynamics = ADAMW
     lr: float = 1e-3
     weight_decay: float = 0.0
-    betas: tuple[float, float] = None  # type: ignore[assignment]  # the optimizer's own, which is known below
-    eps: float = 1e-8
-    nesterov: bool = False
-    decay: str = "lr"
-    coupled: bool | None = None
-    lr_max: float | None = None
-    bias_correction: bool | None = None
     name: str = ""
 
     def __post_init__(self) -> None:
-        _check.choice("optimizer", self.optimizer, OPTIMIZERS)
-        _check.choice("decay", self.decay, DECAYS)
-        for name in ("nesterov", "coupled", "bias_correction"):
-            if not isinstance(getattr(self, name), bool | None):
-                raise ValueError(f"{name} = {getattr(self, name)!r}: must be true or false")
-        if self.lr_max is not None:
-            _check.number("lr_max", self.lr_max, low=0, open_low=True)
         _check.number("lr", self.lr, low=0)
         _check.number("weight_decay", self.weight_decay, low=0)
-        _check.number("eps", self.eps, low=0)
-        given: Any = self.betas
-        betas = default_betas(self.optimizer) if given is None else given
-        object.__setattr__(self, "betas", _check.betas(betas))
 
-    @property
-    def is_coupled(self) -> bool:
-        """Whether decay is L2 in the gradient."""
-        return self.optimizer == "adam_l2" or (
-            self.optimizer == "sgdm" and self.decay == "lr" and self.coupled is not False
+    @staticmethod
+    def make(**given: Any) -> Group:
+        """A group from lr, weight_decay, name and the fields of a `Dynamics`.
+
+        >>> Group.make(optimizer="lion", lr=1e-4).dynamics.betas
+        (0.9, 0.99)
+        """
+        for key, value in given.items():
+            if key not in GROUP_FIELDS:
+                allowed = ", ".join(sorted(GROUP_FIELDS))
+                raise ValueError(f"{key} = {value!r}: must be left out; a setting takes {allowed}")
+        own = {k: v for k, v in given.items() if k in OWN_FIELDS}
+        return Group(Dynamics.from_dict({k: v for k, v in given.items() if k not in OWN_FIELDS}), **own)
+
+    def vary(self, **changes: Any) -> Group:
+        """The same with some fields changed, of its own or of its dynamics."""
+        own = {k: v for k, v in changes.items() if k in OWN_FIELDS}
+        return replace(
+            self, dynamics=replace(self.dynamics, **{k: v for k, v in changes.items() if k not in OWN_FIELDS}), **own
         )
 
-    def decay_per_step(self, lr: Array, weight_decay: Array) -> Array:
-        """The share of the weights that each step's decay takes in the end, 1 or more included.
+    def unusual(self) -> dict[str, Any]:
+        """The fields of its dynamics, besides the optimizer, that are not the optimizer's defaults."""
+        plain = Dynamics(self.dynamics.optimizer)
+        names = [f.name for f in fields(Dynamics) if f.name not in ("optimizer", "known", "maximize")]
+        return {n: v for n in names if (v := getattr(self.dynamics, n)) != getattr(plain, n)}
 
-        L2 that goes through SGD's momentum takes ηλ/(1−α) to first order (RE Eq. 44), and ηλ where there is none.
-        What Adam makes of L2 depends on the gradients, and is not counted.
+    def to_dict(self) -> dict[str, Any]:
+        """All of it, as JSON can hold it."""
+        return {"lr": self.lr, "weight_decay": self.weight_decay, "name": self.name} | self.dynamics.to_dict()
 
-        Args:
-            lr: learning rate at every step.
-            weight_decay: weight decay at every step.
-        """
-        if self.is_coupled and self.optimizer == "sgdm" and (lr * weight_decay < 1).all():
-            return -np.expm1(np.log1p(-lr * weight_decay) / (1 - self.betas[0]))
-        return decay_share(lr, weight_decay, decay=self.decay, lr_max=self.lr_max)
+
+OWN_FIELDS = ("lr", "weight_decay", "name")
+GROUP_FIELDS = {*OWN_FIELDS, *(f.name for f in fields(Dynamics))}
+"""What `Group.make` and a TOML file take."""
 
 
 @dataclass(frozen=True)
@@ -111,10 +104,7 @@ class Tensor:
         group: index of its parameter group.
         count: how many such tensors there are.
         dtype: name of the type that its values are stored in.
-        update_scale: factor on the update, beside lr, that the optimizer gives to this shape (Muon).
         grad_norm: its gradient's norm at unit weight norm, which SGDM's norm and Adam+L2 depend on.
-        matrix: what of it is a matrix to Muon: (rows, columns), or (count, rows, columns) of a stack. Default: its rows
-            × all else.
     """
 
     name: str = "weight"
@@ -124,19 +114,14 @@ class Tensor:
     group: int = 0
     count: int = 1
     dtype: str = "float32"
-    update_scale: float = 1.0
     grad_norm: float = 1.0
-    matrix: tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:
-        if self.matrix is not None and math.prod(self.matrix) != math.prod(self.shape):
-            raise ValueError(f"matrix = {self.matrix!r} of {self.name}: must have as many weights as {self.shape}")
         if not isinstance(self.name, str):
             raise ValueError(f"name = {self.name!r}: must be a text")
         _check.choice("kind", self.kind, KINDS)
         _check.choice("dtype", self.dtype, DTYPES)
         _check.whole("group", self.group)
-        _check.number("update_scale", self.update_scale, low=0, open_low=True)
         _check.number("grad_norm", self.grad_norm, low=0, open_low=True)
         object.__setattr__(self, "shape", tuple(_check.whole(f"shape of {self.name}", n, low=1) for n in self.shape))
         if not self.shape:
@@ -251,7 +236,7 @@ class Setting:
         assumptions: tuple[str, ...] = (),
         **group: Any,
     ) -> Setting:
-        """A setting from plain values: `**group` are the fields of a `Group`.
+        """A setting from plain values: `**group` are what `Group.make` takes.
 
         Args:
             steps: number of optimizer steps.
@@ -271,7 +256,7 @@ class Setting:
             frozen: parameters of the model that do not train.
             groups: parameter groups, instead of `**group`.
             assumptions: what the caller assumed.
-            **group: the fields of a `Group`.
+            **group: lr, weight_decay, name and the fields of `theory.Dynamics`.
 
         >>> s = Setting.make(lr=1e-3, weight_decay=0.1, steps=100, schedule="cosine", warmup=10)
         >>> s.lr()[[0, 9, 99]].round(6).tolist()
@@ -280,13 +265,10 @@ class Setting:
         length = _check.whole("steps", steps, low=1)
         if length > MOST_STEPS:
             raise ValueError(f"steps = {steps}: must be ≤ {MOST_STEPS:,}")
-        known = {f.name for f in fields(Group)}
-        for key, value in group.items():
-            if key not in known:
-                raise ValueError(f"{key} = {value!r}: must be left out; a setting takes {', '.join(sorted(known))}")
-            if groups:
-                raise ValueError(f"{key} = {value!r}: must be left out; it is read off the optimizer")
-        groups = groups or (Group(**group),)
+        if groups and group:
+            key, value = next(iter(group.items()))
+            raise ValueError(f"{key} = {value!r}: must be left out; it is read off the optimizer")
+        groups = groups or (Group.make(**group),)
         if schedule is not None and not isinstance(schedule, str) and (warmup or final is not None):
             raise ValueError("warmup and final: must be left out with a Schedule; put them into it (schedules.warmup)")
         if not tensors:
@@ -325,13 +307,14 @@ class Setting:
         """The weight decay of a group at every step."""
         return self.groups[group].weight_decay * _values(self.decay_schedule, self.steps)
 
-    def is_coupled(self, group: int = 0) -> bool:
-        """Whether a group's decay is L2 in the gradient."""
-        return self.groups[group].is_coupled
+    def dynamics(self, group: int = 0) -> Dynamics:
+        """What the optimizer does to a group's tensors, the largest lr of the run known."""
+        own = self.groups[group].dynamics
+        return replace(own, lr_max=own.lr_max or float(self.lr(group).max()) or None)
 
     def decay_per_step(self, group: int = 0) -> Array:
         """The share of the weights that each step's decay takes in the end, 1 or more included."""
-        return self.groups[group].decay_per_step(self.lr(group), self.weight_decay(group))
+        return self.groups[group].dynamics.decay_share(self.lr(group), self.weight_decay(group))
 
     @property
     def final_share(self) -> float:

@@ -65,11 +65,11 @@ def render(plan: Plan, *, width: int = 80) -> RenderableType:
 def _title(plan: Plan) -> Text:
     s = plan.setting
     g = s.groups[s.main_group]
-    text = Text(NAMES[g.optimizer], style="bold")
-    first = "momentum" if g.optimizer in ("sgdm", "signsgdm", "muon") else None
-    betas = f"{first} {g.betas[0]:g}" if first else f"betas {g.betas[0]:g}, {g.betas[1]:g}"
-    if g.optimizer in ("rmsprop", "ngd"):
-        betas = f"alpha {g.betas[1]:g}" if g.optimizer == "rmsprop" else ""
+    text = Text(NAMES[g.dynamics.optimizer], style="bold")
+    first = "momentum" if g.dynamics.optimizer in ("sgdm", "signsgdm", "muon") else None
+    betas = f"{first} {g.dynamics.betas[0]:g}" if first else f"betas {g.dynamics.betas[0]:g}, {g.dynamics.betas[1]:g}"
+    if g.dynamics.optimizer in ("rmsprop", "ngd"):
+        betas = f"alpha {g.dynamics.betas[1]:g}" if g.dynamics.optimizer == "rmsprop" else ""
     words = [f"lr {g.lr:g}", f"weight decay {g.weight_decay:g}", betas, f"{s.steps:,} step{'s' * (s.steps > 1)}"]
     words.append("fine-tuning" if s.finetune else "")
     text.append("  " + " · ".join(w for w in words if w), style="default")
@@ -254,13 +254,13 @@ def _summary(plan: Plan) -> dict[str, str]:
     g = s.groups[s.main_group]
     lr = s.lr(s.main_group)
     rows: dict[str, Any] = {
-        "optimizer": NAMES[g.optimizer],
+        "optimizer": NAMES[g.dynamics.optimizer],
         "lr": f"{g.lr:g}",
         "lr over the run": sparkline(lr, 16),
         "schedule": s.schedule_words,
         "weight decay": f"{g.weight_decay:g}",
-        "betas": f"{g.betas[0]:g}, {g.betas[1]:g}",
-        "decay": g.decay,
+        "betas": f"{g.dynamics.betas[0]:g}, {g.dynamics.betas[1]:g}",
+        "decay": g.dynamics.decay,
         "steps": f"{s.steps:,}",
         "timescale": _steps(plan.timescale_steps),
     }

@@ -7,11 +7,11 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from equipoise.planner.setting import Group, Setting, Tensor
+from equipoise.planner.setting import GROUP_FIELDS, Setting, Tensor
 from equipoise.schedules import NAMES
 from equipoise.theory import _check, default_betas
 
-_GROUP = {f.name for f in fields(Group)} - {"optimizer", "name"} | {"momentum"}
+_GROUP = GROUP_FIELDS - {"optimizer", "name"} | {"momentum"}
 _TENSOR = {f.name for f in fields(Tensor)}
 _RUN = {"steps", "batch_size", "dataset_size", "tokens_per_sample", "parameters", "finetune", "frozen"}
 _TABLES = {"optimizer", "schedule", "run", "tensor"}
@@ -134,13 +134,9 @@ def write_setting(setting: Setting) -> str:
     if len(setting.groups) != 1 or setting.source is None:
         raise ValueError("setting: must have one group and a schedule made by name to be written as TOML")
     g = setting.groups[0]
-    lines = ["[optimizer]", f'name = "{g.optimizer}"']
-    plain = Group(optimizer=g.optimizer)
-    for f in fields(Group):
-        value = getattr(g, f.name)
-        always = f.name in ("lr", "weight_decay")
-        if f.name not in ("optimizer", "name") and value is not None and (always or value != getattr(plain, f.name)):
-            lines.append(f"{f.name} = {_value(value)}")
+    lines = ["[optimizer]", f'name = "{g.dynamics.optimizer}"']
+    shown = {"lr": g.lr, "weight_decay": g.weight_decay} | g.unusual()
+    lines += [f"{name} = {_value(value)}" for name, value in shown.items() if value is not None]
     lines += ["", "[schedule]", *(f"{k} = {_value(v)}" for k, v in setting.source.items() if v is not None)]
     lines += ["", "[run]"]
     lines += [f"{k} = {_value(v)}" for k in sorted(_RUN) if (v := getattr(setting, k)) is not None]

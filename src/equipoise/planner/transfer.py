@@ -30,7 +30,7 @@ class Transfer:
         """The base setting with the hyperparameters that the named rule gives."""
         codes = {m.rule.code: m.to for m in self.moved}
         to = codes[_check.choice("rule", rule, codes)]
-        group = replace(base.groups[0], lr=to.lr, weight_decay=to.weight_decay, betas=to.betas, eps=to.eps)
+        group = base.groups[0].vary(lr=to.lr, weight_decay=to.weight_decay, betas=to.betas, eps=to.eps)
         return replace(base, groups=(group, *base.groups[1:]))
 
     def to_dict(self) -> dict[str, Any]:
@@ -102,7 +102,7 @@ def transfer(
         steps=ratio, batch=batch, data=data, width=_check.number("width_factor", width_factor, low=0, open_low=True)
     )
     g = setting.groups[0]
-    old = Hyperparameters(g.lr, g.weight_decay, g.betas, g.eps)
-    if g.optimizer not in ("adam", "adamw"):
-        notes.append(f"the rules were fitted on AdamW, not on {g.optimizer}")
+    old = Hyperparameters(g.lr, g.weight_decay, g.dynamics.betas, g.dynamics.eps)
+    if g.dynamics.optimizer not in ("adam", "adamw"):
+        notes.append(f"the rules were fitted on AdamW, not on {g.dynamics.optimizer}")
     return Transfer(old, change, tuple(advice.transfer(old, change)), tuple(notes))

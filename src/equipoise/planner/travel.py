@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from equipoise.theory import distance, steady_update, travel_bound
+from equipoise.theory import distance, travel_bound
 from equipoise.theory._check import Array
 
 if TYPE_CHECKING:
@@ -63,23 +63,15 @@ def travel(setting: Setting, t: TensorPlan) -> Travel | None:
     """
     tensor, f = t.tensor, t.forecast
     g = setting.groups[tensor.group]
-    if f is None or (g.optimizer == "adam_l2" and g.weight_decay > 0):
+    if f is None or (g.dynamics.optimizer == "adam_l2" and g.weight_decay > 0):
         return None
     root = math.sqrt(tensor.size)
     kept = 1 - setting.decay_per_step(tensor.group)
-    matrix = g.optimizer == "muon" and len(tensor.shape) > 1
-    long = steady_update(
-        "adamw" if g.optimizer == "muon" and not matrix else g.optimizer,
-        size=None if matrix else tensor.size,
-        shape=(tensor.rows, tensor.size // tensor.rows) if matrix else None,
-        betas=g.betas,
-        nesterov=g.nesterov and g.optimizer in ("sgdm", "muon"),
-        grad_norm=tensor.grad_norm / (f.init_norm if tensor.rotates else 1.0),
-    )
+    long = g.dynamics.steady_update(tensor.shape, tensor.grad_norm / (f.init_norm if tensor.rotates else 1.0))
     lr = setting.lr(tensor.group)
     norm = root * tensor.rms
     steady = travel_bound(
-        norm, np.full(f.steps, long * tensor.update_scale), lr=lr, weight_decay=setting.weight_decay(tensor.group),
+        norm, np.full(f.steps, long), lr=lr, weight_decay=setting.weight_decay(tensor.group),
         kept=kept,
     )  # fmt: skip
     taken = abs(math.expm1(float(np.log(kept).sum())))

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from equipoise.schedules.base import Schedule
 from equipoise.schedules.compose import add, clip, join, product, scale, warmup
 from equipoise.schedules.curves import constant, cosine, exponential, inverse_sqrt, linear, polynomial
-from equipoise.schedules.decay import DECAY_KINDS, convert_decay, torch_decay
+from equipoise.schedules.decay import convert_decay, torch_decay
 from equipoise.schedules.foreign import from_torch, from_transformers
 from equipoise.schedules.memory import (
     curriculum,
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from equipoise.schedules.attach import Scheduler
 
 __all__ = [
-    "DECAY_KINDS",
     "NAMES",
     "TAILS",
     "Schedule",

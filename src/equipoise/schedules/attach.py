@@ -52,9 +52,9 @@ class Scheduler(LRScheduler):
             named here when weight decay gets a shared curve.
         relative: curves are factors on what each group had when it first got a scheduler (`initial_lr` and so on),
             as torch's own schedulers mean them, not values.
-        decay: one of `DECAY_KINDS`. torch multiplies `weight_decay` by lr, so that is written which makes their product
-            the decay of this kind; without a curve for it, each group's own weight decay is taken as a constant.
-            torch's SGD and Adam put it into the gradient instead, where the kinds mean less.
+        decay: one of `theory.DECAYS` but "cautious". torch multiplies `weight_decay` by lr, so that is written which
+            makes their product the decay of this kind; without a curve for it, each group's own weight decay is taken
+            as a constant. torch's SGD and Adam put it into the gradient instead, where the kinds mean less.
         lr_max: η_max of the kinds "schedule" and "corrected". Default: the largest value of each group's lr curve.
             Factors of groups apply to it.
         last_epoch: steps already taken, less one, as torch counts.

@@ -6,7 +6,7 @@ Each step takes a share d_t of the weights, w ← (1 − d_t)w, and the kinds di
 |---|---|---|
 | "lr" | λη_t | no: it scales too (torch's AdamW) |
 | "schedule" | λη_t/η_max | yes: only the shape of the learning rate counts |
-| "constant" | λ | yes: the learning rate does not count ("independent" in `equipoise.theory`) |
+| "independent" | λ | yes: the learning rate does not count |
 | "corrected" | λη_t²/η_max | no; but the norm that normalised weights settle at keeps its level as η_t falls |
 """
 
@@ -22,11 +22,8 @@ from equipoise.schedules.base import Schedule, as_schedule, joint_end
 from equipoise.theory import _check
 from equipoise.theory._check import Array
 
-DECAY_KINDS = ("lr", "schedule", "constant", "corrected")
-"""Kinds of weight decay: times the lr (torch's), times the schedule's shape only, constant, corrected."""
-
-# d = λ · lr^p · lr_max^q
-_POWERS = {"lr": (1, 0), "schedule": (1, -1), "constant": (0, 0), "corrected": (2, -1)}
+# d = λ · lr^p · lr_max^q, of the kinds of `theory.DECAYS` that follow from lr alone
+_POWERS = {"lr": (1, 0), "schedule": (1, -1), "independent": (0, 0), "corrected": (2, -1)}
 
 
 def convert_decay(
@@ -39,16 +36,16 @@ def convert_decay(
     Args:
         weight_decay: λ, a number or one a step.
         lr: η, a number or one a step.
-        source: the kind of the given weight decay, one of `DECAY_KINDS`.
+        source: the kind of the given weight decay, one of `theory.DECAYS` but "cautious".
         to: the kind that is wanted. "lr" is what torch's decoupled optimizers multiply.
         lr_max: η_max. Default: the largest lr.
 
     Raises:
-        ValueError: where lr = 0 at a step that shall decay: there only "constant" can say so.
+        ValueError: where lr = 0 at a step that shall decay: there only "independent" can say so.
 
     Reference: Loshchilov & Hutter 2019 (schedule); Defazio 2025, arXiv 2506.02285 (corrected).
 
-    >>> convert_decay(0.1, lr=[1e-3, 5e-4], source="constant").round(6).tolist()
+    >>> convert_decay(0.1, lr=[1e-3, 5e-4], source="independent").round(6).tolist()
     [100.0, 200.0]
     >>> convert_decay(0.1, lr=[1e-3, 5e-4], source="corrected").tolist()
     [0.1, 0.05]
@@ -61,8 +58,8 @@ def convert_decay(
 
 
 def check_kind(name: str, value: str) -> str:
-    """One of `DECAY_KINDS`; theory's "independent" is "constant"."""
-    return "constant" if value == "independent" else _check.choice(name, value, DECAY_KINDS)
+    """A kind of decay that follows from lr alone."""
+    return _check.choice(name, value, _POWERS)
 
 
 def _convert(lam: Array, eta: Array, source: str, to: str, top: float, t: Array) -> Array:
@@ -125,7 +122,7 @@ def torch_decay(
     Args:
         weight_decay: λ of the given kind, a schedule or a number.
         lr: the learning rate that torch will use.
-        kind: one of `DECAY_KINDS`.
+        kind: one of `theory.DECAYS` but "cautious".
         lr_max: η_max. Default: `lr.top`.
 
     >>> from equipoise.schedules import linear

@@ -1,5 +1,6 @@
 """What the dynamics should be: the formulas, in numpy, without torch.
 
+- `Dynamics`: what an optimizer does to a tensor; it answers all of the following for an optimizer that is there.
 - `stationary`: where norm and rotation settle. `forecast`: what they do at every step of a run.
 - `memory`: what each batch contributes. `design_lr`, `design_weight_decay`: schedules from wanted contributions.
 - `distance`: how far weights go from where they began.
@@ -11,6 +12,7 @@ from equipoise.theory.bias import bias_factor, bias_slope, bias_turning_point, e
 from equipoise.theory.directions import DECAYS, OPTIMIZERS, default_betas
 from equipoise.theory.distance import distance, steady_update
 from equipoise.theory.divergence import gaussian_kl
+from equipoise.theory.dynamics import Dynamics, forecast, stationary, steps_to_equilibrium
 from equipoise.theory.memory import (
     Memory,
     design_lr,
@@ -20,12 +22,13 @@ from equipoise.theory.memory import (
     travel_bound,
     unroll,
 )
-from equipoise.theory.trajectory import Forecast, forecast, norm_budget, rotation_angle
-from equipoise.theory.walk import Stationary, effective_lr, norm_over_time, stationary, steps_to_equilibrium
+from equipoise.theory.trajectory import Forecast, norm_budget, rotation_angle
+from equipoise.theory.walk import Stationary, effective_lr, norm_over_time
 
 __all__ = [
     "DECAYS",
     "OPTIMIZERS",
+    "Dynamics",
     "Forecast",
     "Memory",
     "Stationary",

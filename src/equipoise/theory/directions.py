@@ -27,11 +27,15 @@ from equipoise.theory.kernels import (
 OPTIMIZERS = ("sgdm", "rmsprop", "adam", "adamw", "adam_l2", "adam_nested", "signsgdm", "lion", "muon", "ngd")
 """Names of the optimizers, here and on the command line."""
 
-DECAYS = ("lr", "independent", "corrected", "cautious")
-"""Decay kinds: w ← (1−ηλ)w as torch does, (1−λ)w, (1−λη²/η_max)w, and (1−ηλ)w only where u·w ≥ 0."""
+DECAYS = ("lr", "schedule", "independent", "corrected", "cautious")
+"""Decay kinds: w ← (1−ηλ)w as torch does, (1−λη/η_max)w, (1−λ)w, (1−λη²/η_max)w, and (1−ηλ)w only where u·w ≥ 0."""
+
+BY_LR_MAX = ("schedule", "corrected")
+"""The kinds that need to know the largest lr."""
 
 MEANING = {
     "lr": "lr · weight_decay",
+    "schedule": "weight_decay · lr / lr_max",
     "independent": "weight_decay",
     "corrected": "weight_decay · lr² / lr_max",
     "cautious": "lr · weight_decay",
@@ -90,6 +94,7 @@ def direction(
     nesterov: bool = False,
     decay: str = "lr",
     coupled: bool | None = None,
+    newton_schulz: int = 0,
 ) -> Direction:
     """Check an optimizer's arguments and describe its update direction.
 
@@ -123,8 +128,9 @@ def direction(
         case "signsgdm":
             taps, kernel, square = Filter.momentum(beta1), sign_kernel(), float(count)
         case "muon":
-            taps, square = Filter.momentum(beta1, nesterov=nesterov), float(stack * min(rows, columns))
-            kernel = matrix_sign_kernel(rows, columns)
+            taps = Filter.momentum(beta1, nesterov=nesterov)
+            kernel, each = matrix_sign_kernel(rows, columns, newton_schulz)
+            square = stack * min(rows, columns) * each
         case "rmsprop" | "ngd":
             taps = Filter.momentum(0.0)
         case _:
@@ -147,8 +153,8 @@ def direction(
 def decay_share(lr: Any, weight_decay: Any, *, decay: str = "lr", lr_max: float | None = None) -> Any:
     """d, the share of the weights that a step's decay takes (cautious: where it acts), 1 or more included.
 
-    The one place that knows the kinds of decay; steps, plans and measurements ask it. Corrected decay takes λη²/η_max,
-    and ηλ where lr is above η_max.
+    The one place that knows the kinds of decay; steps, plans and measurements ask it. Where lr is above η_max it counts
+    as η_max in η/η_max: corrected decay takes ηλ there, and that by the schedule λ.
 
     Args:
         lr: η, a number, an array or a tensor.
@@ -162,19 +168,19 @@ def decay_share(lr: Any, weight_decay: Any, *, decay: str = "lr", lr_max: float 
     0.0001
     """
     if decay == "independent":
-        return weight_decay
-    if decay == "corrected" and lr_max is not None:
-        ratio = lr / max(lr_max, 1e-38)
-        return lr * weight_decay * (ratio.clip(max=1.0) if hasattr(ratio, "clip") else min(ratio, 1.0))
-    if decay == "corrected" and np.ndim(lr):
-        return lr * weight_decay * (lr / (float(np.max(lr)) or 1.0))
-    return lr * weight_decay
+        return weight_decay + 0.0 * lr
+    if decay not in BY_LR_MAX:
+        return lr * weight_decay
+    largest = lr if lr_max is None else lr_max
+    share = lr / (float(np.max(largest)) or 1e-38)
+    share = share.clip(max=1.0) if hasattr(share, "clip") else min(share, 1.0)
+    return share * weight_decay if decay == "schedule" else lr * weight_decay * share
 
 
 def kept_share(lr: Array, weight_decay: Array, *, decay: str = "lr", lr_max: float | None = None) -> Array:
     """a_t = 1 − d_t, the share of the weights that a step's decay keeps; refuses decay that takes all of them."""
     _check.choice("decay", decay, DECAYS)
-    if decay == "corrected" and lr_max is not None:
+    if decay in BY_LR_MAX and lr_max is not None:
         _check.number("lr_max", lr_max, low=0, open_low=True)
     lost = decay_share(lr, weight_decay, decay=decay, lr_max=lr_max)
     _check.below_one(lost, lr, weight_decay, MEANING[decay])
@@ -199,6 +205,30 @@ def autocorrelation(u: Direction, kept: float = 1.0) -> Array:
     if u.nested:
         return u.size * u.filter.power * rho * mean_square_ratio(u.beta2, (0.0,))[0]
     return u.size * u.filter.power * rho * adam_factors(u.filter.p, u.beta2, lags)
+
+
+def started_square(u: Direction, t: int, *, corrected: bool, zero_init: bool = True) -> float:
+    """r_t: E‖u_t‖² of averages that began t steps ago, up to a factor that does not depend on t.  THEORY 7.
+
+        averages that begin empty    A² + B²(1 − p^{2(t−1)})/(1 − p²)   of the filter; Adam: / (1−β1^t)², or / (1−β2^t)
+        from the first gradient      β1^{2(t−1)} + (1−β1)²(1 − β1^{2(t−1)})/(1 − β1²);   v is full from the start
+
+    Args:
+        u: the direction; those of fixed size have it from the start.
+        t: the step, from 1.
+        corrected: whether averages are corrected for their start at zero.
+        zero_init: whether averages begin empty, and not with the first gradient.
+    """
+    if u.saturating:
+        return 1.0
+    taps, old = u.filter, u.filter.p ** (2 * (t - 1))
+    if zero_init or not u.adaptive:
+        square = taps.A**2 + taps.B**2 * (1 - old) / (1 - taps.p**2)
+        if not u.adaptive:
+            return square
+        return square / (1 - taps.p**t) ** 2 if corrected else square / (1 - u.beta2**t)
+    square = old + taps.A**2 * (1 - old) / (1 - taps.p**2)
+    return square * (1 - u.beta2**t) / (1 - taps.p**t) ** 2 if corrected else square
 
 
 def finite_beta2(u: Direction) -> tuple[float, float]:

@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike
 
 from equipoise.theory import _check
 from equipoise.theory._check import Array
-from equipoise.theory.directions import direction
+from equipoise.theory.directions import Direction, direction
 from equipoise.theory.trajectory import Forecast
 
 
@@ -68,7 +68,13 @@ def steady_update(
     >>> round(steady_update("adamw", size=400), 9), round(steady_update("sgdm", momentum=0.9, grad_norm=2.0), 9)
     (20.0, 20.0)
     """
-    u = direction(optimizer, size=size, shape=shape, betas=betas, momentum=momentum, nesterov=nesterov)
+    return longest(
+        direction(optimizer, size=size, shape=shape, betas=betas, momentum=momentum, nesterov=nesterov), grad_norm
+    )
+
+
+def longest(u: Direction, grad_norm: float = 1.0) -> float:
+    """‖u‖ of a direction when the gradient is the same at every step: `steady_update`."""
     if u.saturating:
         return math.sqrt(u.square)
     long = abs(u.filter.gain)

@@ -106,55 +106,72 @@ def identity_kernel() -> Kernel:
     return Kernel(lambda rho: rho, np.ones(1), np.ones(1))
 
 
-def matrix_sign_kernel(rows: int, columns: int) -> Kernel:
-    """f(ρ) of the matrix sign UVᵀ for Gaussian rows × columns matrices.  THEORY 1, Muon.
+CLASSIC = (3.4445, -4.775, 2.0315)
+"""Muon's published quintic, of x, x³ and x⁵."""
+
+
+def matrix_sign_kernel(rows: int, columns: int, newton_schulz: int = 0) -> tuple[Kernel, float]:
+    """f(ρ) of the matrix sign UVᵀ for Gaussian rows × columns matrices, and its mean square singular value.  THEORY 1.
 
     No closed form is known. f depends on ρ, the aspect ratio and, weakly, the size, so it is measured once for a
     matrix of the same aspect with at most 48 rows (0.5 % at larger sizes), by a seeded Monte Carlo estimate:
 
-        f(ρ) = a₁ρ + (1 − a₁) g(ρ),    a₁ = (E‖X‖_*)² / (mn·min(m, n))
+        f(ρ) = a₁ρ + (1 − a₁) g(ρ),    a₁ = (E⟨U,X⟩)² / (mn·E‖U‖²)
 
     where a₁ is the share of the linear part and g is estimated on what the linear part leaves. For vectors and very
     wide matrices f(ρ) → ρ; a square matrix has f(.5) ≈ .37 and f(.9) ≈ .78.
 
-    >>> f = matrix_sign_kernel(64, 64)
-    >>> 0.36 < float(f(0.5)) < 0.38, 0.76 < float(f(0.9)) < 0.79
-    (True, True)
+    Args:
+        rows: of the matrix.
+        columns: of the matrix.
+        newton_schulz: steps of Muon's quintic on the matrix over its Frobenius norm, which leaves singular values
+            between 0.7 and 1.2, and small ones below; 0 for the matrix sign itself.
+
+    >>> f, square = matrix_sign_kernel(64, 64)
+    >>> 0.36 < float(f(0.5)) < 0.38, 0.76 < float(f(0.9)) < 0.79, square
+    (True, True, 1.0)
+    >>> round(matrix_sign_kernel(64, 64, newton_schulz=5)[1], 2)
+    0.76
     """
     d, n = sorted((rows, columns))
     small = min(d, 48)
-    return _matrix_sign_kernel(small, min(round(n * small / d), 16 * small + 256))
+    own = d if newton_schulz else 1  # what the quintic does depends on the size
+    return _matrix_sign_kernel(small, min(round(n * small / d), 16 * small + 256), newton_schulz, own)
 
 
 @functools.cache
-def _matrix_sign_kernel(d: int, n: int) -> Kernel:
+def _matrix_sign_kernel(d: int, n: int, newton_schulz: int, rows: int) -> tuple[Kernel, float]:
     rng = np.random.default_rng(0)
     samples = max(16, min(512, 40_000 // (d * d)))
     X, Y = rng.standard_normal((2, samples, d, n))
 
-    def polar(x: Array) -> tuple[Array, Array]:
+    def sign(x: Array) -> Array:
         # Through the small Gram matrix: several times as fast as a singular value decomposition, and accurate
         # enough here (a random matrix has condition number about n, squared by the Gram matrix).
         values, vectors = np.linalg.eigh(x @ x.swapaxes(-1, -2))
         sigma = np.sqrt(np.maximum(values, 1e-24))
-        return (vectors / sigma[:, None, :]) @ vectors.swapaxes(-1, -2) @ x, sigma
+        to = np.ones_like(sigma)
+        if newton_schulz:
+            to = sigma / np.sqrt(np.square(sigma).mean(-1, keepdims=True) * rows)
+            for _ in range(newton_schulz):
+                to = CLASSIC[0] * to + CLASSIC[1] * to**3 + CLASSIC[2] * to**5
+        return (vectors * (to / sigma)[:, None, :]) @ vectors.swapaxes(-1, -2) @ x
 
-    U, sigma = polar(X)
-    nuclear = float(sigma.sum(-1).mean())
-    linear_share = nuclear**2 / (d * n * d)
-    slope = nuclear / (d * n)  # UVᵀ ≈ slope · X in the least-squares sense
+    U = sign(X)
+    along, square = float((U * X).sum()) / samples, float(np.square(U).sum()) / samples
+    linear_share = along**2 / (d * n * square)
+    slope = along / (d * n)  # U ≈ slope · X in the least-squares sense
     rest = U - slope * X
     rho = np.sin(np.linspace(0, np.pi / 2, 14))
-    rest_rho = [
-        float(np.sum(rest * (polar(z := r * X + math.sqrt(max(0.0, 1 - r * r)) * Y)[0] - slope * z))) for r in rho
-    ]
+    rest_rho = [float(np.sum(rest * (sign(z := r * X + math.sqrt(max(0.0, 1 - r * r)) * Y) - slope * z))) for r in rho]
     g = np.array(rest_rho) / rest_rho[-1]
     # The rest has powers ≥ 3 only; eight of them, smoothed by the fit, are all that the estimate supports.
     powers = POWERS[1:9]
     weights = np.linalg.lstsq(rho[:, None] ** powers, g, rcond=1e-3)[0]
     weights = np.concatenate([[linear_share], (1 - linear_share) * weights])
     powers = POWERS[:9]
-    return Kernel(lambda x: (x[..., None] ** powers) @ weights, weights, powers)
+    kernel = Kernel(lambda x: (x[..., None] ** powers) @ weights, weights, powers)
+    return kernel, square / d if newton_schulz else 1.0
 
 
 @functools.cache

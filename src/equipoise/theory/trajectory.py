@@ -12,9 +12,9 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import ArrayLike
 
-from equipoise.theory import _check, _scan
+from equipoise.theory import _scan
 from equipoise.theory._check import Array
-from equipoise.theory.directions import direction, finite_beta2, kept_share
+from equipoise.theory.directions import Direction, finite_beta2
 from equipoise.theory.memory import Memory, memory
 
 
@@ -56,88 +56,51 @@ class Forecast:
         return memory(lr=self.lr, weight_decay=self.weight_decay, kept=self.kept)
 
 
-def forecast(
-    optimizer: str,
+def follow(
+    u: Direction,
     *,
-    lr: ArrayLike,
-    weight_decay: ArrayLike,
-    steps: int | None = None,
-    size: int | None = None,
-    shape: tuple[int, ...] | None = None,
+    lr: Array,
+    scale: float,
+    weight_decay: Array,
+    kept: Array,
     init_norm: float,
-    betas: tuple[float, float] | None = None,
-    momentum: float | None = None,
-    nesterov: bool = False,
-    grad_norm: float = 1.0,
-    decay: str = "lr",
-    coupled: bool | None = None,
-    lr_max: float | None = None,
-    bias_correction: bool | None = None,
-    scale_invariant: bool = True,
-    radial: ArrayLike = 0.0,
-    drift: ArrayLike = 0.0,
-    scale: ArrayLike = 1.0,
+    grad_norm: float,
+    bias_correction: bool,
+    scale_invariant: bool,
+    cautious: bool,
+    radial: Array,
+    drift: Array,
+    size: Array,
 ) -> Forecast:
-    """Predict norm, rotation and update size at every step of a random walk with any schedules.
+    """Follow the second moments of a direction step by step; `Dynamics.forecast` checks and documents the arguments.
 
     Args:
-        optimizer: one of `OPTIMIZERS`.
-        lr: learning rate, a number or one a step.
-        weight_decay: weight decay, a number or one a step.
-        steps: number of steps; may be left out where an array tells it.
-        size: number of weights of the neuron or tensor.
-        shape: its shape instead, which Muon needs: (m, n), or (…, m, n) of a stack of matrices.
-        init_norm: ‖w_0‖.
-        betas: averaging factors. RMSProp uses the second as its α. Default: (0.9, 0.999), for Lion (0.9, 0.99).
-        momentum: another name for `betas[0]`, for SGDM, SignSGDM and Muon.
-        nesterov: Nesterov momentum, for SGDM and Muon.
-        grad_norm: g̃, root mean square gradient norm at unit weight norm (of a scale-invariant weight).
-        decay: one of `DECAYS`.
-        coupled: L2 in the gradient instead of decoupled decay. Default: for "adam_l2", and for "sgdm" as torch does.
-        lr_max: the η_max of corrected decay. Default: the largest lr.
-        bias_correction: of Adam's averages. Default: as torch, yes for Adam and no for RMSProp.
-        scale_invariant: gradients shrink as 1/‖w‖; False for a gradient of fixed size.
-        radial: λ_u = E⟨u,w⟩/‖w‖², measured radial part of the direction, which acts as more decay (RE appendix L).
-            Where decay is coupled it is the gradient's, and goes through momentum as L2 does.
-        drift: more decay that does not go through momentum, whether decay is coupled or not; not for "adam_l2".
-        scale: C_err = measured E‖u‖² over the random walk's.
-
-    Returns:
-        A `Forecast`, with `.norm`, `.rotation`, `.update`, each of one value a step, and `.memory`.
-
-    Reference: THEORY 2. The norm note's and RE Eq. 36's geometric relaxation are special cases without momentum.
-
-    >>> from equipoise.theory import stationary
-    >>> f = forecast("lion", lr=1e-2, weight_decay=0.1, steps=5000, size=512, init_norm=1.0)
-    >>> s = stationary("lion", lr=1e-2, weight_decay=0.1, size=512)
-    >>> bool(abs(f.norm[-1] / s.norm - 1) < 1e-3), bool(abs(f.rotation[-1] / s.rotation - 1) < 1e-3)
-    (True, True)
+        u: the update direction.
+        lr: η at every step.
+        scale: what the optimizer multiplies the direction by, besides lr.
+        weight_decay: λ at every step.
+        kept: a_t, the share of the weights that each step's decay keeps.
+        init_norm: ‖w‖ before the first step.
+        grad_norm: g̃.
+        bias_correction: of Adam's averages.
+        scale_invariant: whether gradients shrink as 1/‖w‖.
+        cautious: whether decay acts only where u·w ≥ 0.
+        radial: λ_u at every step.
+        drift: more decay at every step.
+        size: C_err at every step.
     """
-    T = _check.length(steps, lr=lr, weight_decay=weight_decay)
-    eta = _check.series("lr", lr, T, low=0)
-    lam = _check.series("weight_decay", weight_decay, T, low=0)
-    q = _check.number("init_norm", init_norm, low=0, open_low=True) ** 2
-    g2 = _check.number("grad_norm", grad_norm, low=0, open_low=True) ** 2
-    lam_u = _check.series("radial", radial, T)
-    away = _check.series("drift", drift, T)
-    c_err = _check.series("scale", scale, T, low=0)
-    u = direction(
-        optimizer, size=size, shape=shape, betas=betas, momentum=momentum, nesterov=nesterov, decay=decay,
-        coupled=coupled,
-    )  # fmt: skip
-    corrected = u.adaptive and u.name != "rmsprop" if bias_correction is None else bool(bias_correction)
-    own_decay = kept_share(eta, lam, decay=decay, lr_max=lr_max)
+    T, q, g2 = len(lr), init_norm**2, grad_norm**2
     if u.coupled:
-        kept, l2 = 1 - eta * away, lam + lam_u
-        if u.adaptive and away.any():
+        left, l2 = 1 - lr * drift, weight_decay + radial
+        if u.adaptive and drift.any():
             raise ValueError("drift: must be 0 for 'adam_l2', whose weights each have a step size of their own")
     else:
-        kept, l2 = own_decay - eta * (lam_u + away), np.zeros(T)
-    cautious = decay == "cautious"
+        left, l2 = kept - lr * (radial + drift), np.zeros(T)
+    eta = lr * scale
     taps = (u.filter.A, u.filter.B, u.filter.p)
     if u.saturating:
         norm2, rotation, update2 = _scan.run(
-            "saturating_moments", eta, kept, c_err, *taps, u.kernel.powers, u.kernel.weights, u.signed, cautious,
+            "saturating_moments", eta, left, size, *taps, u.kernel.powers, u.kernel.weights, u.signed, cautious,
             scale_invariant, u.square, q, np.zeros(len(u.kernel.powers)), outputs=3, steps=T,
         )  # fmt: skip
     elif u.adaptive and u.coupled:
@@ -145,22 +108,22 @@ def forecast(
         nodes, share = np.polynomial.hermite_e.hermegauss(16)
         nodes, share = nodes[8:], 2 * share[8:] / share.sum()
         norm2, rotation, update2 = _scan.run(
-            "elementwise_moments", eta, l2, c_err, *taps, u.beta2, corrected, scale_invariant, g2, float(u.size),
+            "elementwise_moments", eta, l2, size, *taps, u.beta2, bias_correction, scale_invariant, g2, float(u.size),
             *finite_beta2(u), q, share, q * nodes**2, *np.zeros((3, 8)), 0.0, outputs=3, steps=T,
         )  # fmt: skip
     else:
         norm2, rotation, update2 = _scan.run(
-            "linear_moments", eta, kept, l2, c_err, *taps, u.beta2, u.adaptive, corrected, u.nested, cautious,
+            "linear_moments", eta, left, l2, size, *taps, u.beta2, u.adaptive, bias_correction, u.nested, cautious,
             scale_invariant, g2, float(u.size), *finite_beta2(u), q, outputs=3, steps=T,
         )  # fmt: skip
     return Forecast(
         norm=np.sqrt(norm2),
         rotation=rotation,
         update=np.sqrt(update2),
-        lr=eta,
-        weight_decay=lam,
-        kept=own_decay,
-        init_norm=float(init_norm),
+        lr=lr,
+        weight_decay=weight_decay,
+        kept=kept,
+        init_norm=init_norm,
     )
 
 

@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike
 from equipoise.theory import _check
 from equipoise.theory._check import Array
 from equipoise.theory._recursions import decayed_share, masked_alignment, masked_split
-from equipoise.theory.directions import OPTIMIZERS, Direction, autocorrelation, direction, finite_beta2, kept_share
+from equipoise.theory.directions import Direction, autocorrelation, finite_beta2, kept_share
 
 
 @dataclass(frozen=True)
@@ -35,77 +35,40 @@ class Stationary:
     update: float
 
 
-def stationary(
-    optimizer: str,
-    *,
-    lr: float,
-    weight_decay: float,
-    size: int | None = None,
-    shape: tuple[int, ...] | None = None,
-    betas: tuple[float, float] | None = None,
-    momentum: float | None = None,
-    nesterov: bool = False,
-    grad_norm: float = 1.0,
-    decay: str = "lr",
-    method: str = "exact",
-    coupled: bool | None = None,
-    lr_max: float | None = None,
+def settle(
+    u: Direction, *, lr: float, weight_decay: float, kept: float, grad_norm: float, method: str, cautious: bool
 ) -> Stationary:
-    """Norm, rotation and update size at which a scale-invariant weight settles in a random walk.
+    """Where a direction settles; `Dynamics.stationary` checks the arguments.
 
     Args:
-        optimizer: one of `OPTIMIZERS`.
-        lr: learning rate η.
-        weight_decay: λ. With 0 there is no equilibrium: the norm is infinite and the rotation 0.
-        size: number of weights C of the neuron or tensor whose norm is asked for.
-        shape: its shape instead, which Muon needs: (m, n), or (…, m, n) of a stack of matrices.
-        betas: averaging factors. RMSProp uses the second as its α. Default: (0.9, 0.999), for Lion (0.9, 0.99).
-        momentum: another name for `betas[0]`, for SGDM, SignSGDM and Muon.
-        nesterov: Nesterov momentum, for SGDM and Muon.
-        grad_norm: g̃, root mean square gradient norm at unit weight norm. SGDM's norm and Adam+L2 depend on it.
-        decay: one of `DECAYS`. Cautious decay is within 5 % up to ηλ = 5(1−β) and not to be trusted far beyond.
-        method: "exact", or "small_step" for RE's Table 1.
-        coupled: L2 in the gradient instead of decoupled decay. Default: for "adam_l2", and for "sgdm" as torch does.
-        lr_max: the η_max of corrected decay. Default: `lr`.
+        u: the update direction.
+        lr: what the direction is multiplied by in a step: η, and the scale that the optimizer gives to the shape.
+        weight_decay: λ, which coupled L2 adds to the gradient.
+        kept: a, the share of the weights that a step's decay keeps.
+        grad_norm: g̃.
+        method: "exact" or "small_step".
+        cautious: whether decay acts only where u·w ≥ 0.
 
-    Returns:
-        A `Stationary` with `.norm`, `.rotation` (radians per step) and `.update`.
-
-    With R(k) = E⟨u_t, u_{t+k}⟩ and a the kept share,
+    With R(k) = E⟨u_t, u_{t+k}⟩,
 
         ‖w‖²  = η²/(1 − a²) · [R(0) + 2 Σ_{k≥1} a^k R(k)]
         cos θ = [a‖w‖² + η² Σ_{k≥1} a^{k−1} R(k)] / ‖w‖²
 
     and coupled L2 is solved for the fixed point of its moments.
-
-    Reference: THEORY 1; RE Table 1, Eq. 37, 40 (AdamW), 47, 51 (SGDM), 70–72 (Lion), 84, 87 (Adam+L2). RE's formulas
-    are the limit of small steps: at ηλ = 0.05 its AdamW norm is 16 % too large for β1 = 0.9.
-
-    >>> s = stationary("adamw", lr=1e-3, weight_decay=0.1, size=4096, method="small_step")
-    >>> f"{s.norm / 64:.4f} {s.rotation:.3e}"
-    '0.0707 3.244e-03'
     """
-    _check.choice("method", method, ("exact", "small_step"))
-    eta = _check.number("lr", lr, low=0)
-    lam = _check.number("weight_decay", weight_decay, low=0)
-    g2 = _check.number("grad_norm", grad_norm, low=0, open_low=True) ** 2
-    u = direction(
-        optimizer, size=size, shape=shape, betas=betas, momentum=momentum, nesterov=nesterov, decay=decay,
-        coupled=coupled,
-    )  # fmt: skip
-    a = float(kept_share(np.array([eta]), np.array([lam]), decay=decay, lr_max=lr_max)[0])
+    eta, a, g2 = lr, kept, grad_norm**2
     if 0 < eta < 1e-120 and (u.coupled or a < 1):
         raise ValueError(f"lr = {lr!r}: must be 0 or at least 1e-120, as squares of smaller numbers are lost")
     if u.coupled:
-        return (_coupled if method == "exact" else _coupled_small_step)(u, eta, lam, g2)
+        return (_coupled if method == "exact" else _coupled_small_step)(u, eta, weight_decay, g2)
     if a == 1.0 or eta == 0.0:
         still = eta == 0.0
         size_of = 0.0 if still or not u.fixed_size else eta * math.sqrt(autocorrelation(u, 1.0)[0])
         return Stationary(norm=0.0 if still and a < 1 else math.inf, rotation=0.0, update=size_of)
     if method == "small_step":
-        return _small_step(u, eta, a, g2, cautious=decay == "cautious")
+        return _small_step(u, eta, a, g2, cautious=cautious)
     R = autocorrelation(u, a)
-    solve = _balance_cautious if decay == "cautious" else _balance
+    solve = _balance_cautious if cautious else _balance
     if u.fixed_size:
         q, theta = solve(u, R, a, eta)
     else:
@@ -225,67 +188,23 @@ def _small_step(u: Direction, eta: float, a: float, g2: float, *, cautious: bool
     return Stationary(math.sqrt(q), update / math.sqrt(q), update)
 
 
-def steps_to_equilibrium(
-    optimizer: str,
-    *,
-    lr: ArrayLike,
-    weight_decay: ArrayLike,
-    fraction: float = 0.05,
-    decay: str = "lr",
-    momentum: float = 0.9,
-    coupled: bool | None = None,
-    lr_max: float | None = None,
-    size: int | None = None,
-    grad_norm: float = 1.0,
-) -> float:
-    """Steps until only `fraction` of the gap between ‖w‖² and its equilibrium is left.
+def gap_closed(u: Direction, lost: Array, eta: Array, lam: Array, grad_norm: float, *, cautious: bool) -> Array:
+    """How much of −ln(gap in ‖w‖²) each step closes.
 
-    A decoupled optimizer with updates of fixed size closes the gap in ‖w‖² by a² a step (norm note; RE Eq. 36):
-    Π a_i² = fraction, or t = ln(fraction)/(2 ln a). Where updates shrink as the weights grow (SGDM) it is ‖w‖⁴ that
-    closes geometrically, so near equilibrium the gap closes twice as fast; coupled L2 decays by ηλ/(1−α) a step (RE
-    Eq. 44). Adam+L2 decays by ηλ/√v, which grows with ‖w‖: 1.5 times as fast near equilibrium (needs `size` and
-    `grad_norm`). Cautious decay acts on about half of ‖w‖².
-
-    Args:
-        optimizer: one of `OPTIMIZERS`.
-        lr: learning rate, a number or one a step.
-        weight_decay: weight decay, a number or one a step.
-        fraction: the share of the gap that counts as closed.
-        decay: one of `DECAYS`.
-        momentum: averaging factor of SGDM.
-        coupled: L2 in the gradient, for SGDM.
-        lr_max: the η_max of corrected decay.
-        size: number of weights, for Adam+L2.
-        grad_norm: g̃, for Adam+L2.
-
-    Returns:
-        The number of steps; beyond the end of arrays it is carried on at their mean rate. Infinite without decay.
-
-    >>> round(steps_to_equilibrium("adamw", lr=1e-3, weight_decay=0.1))
-    14978
+    A decoupled optimizer with updates of fixed size closes the gap in ‖w‖² by a² a step (norm note; RE Eq. 36). Where
+    updates shrink as the weights grow (SGDM) it is ‖w‖⁴ that closes geometrically, so near equilibrium the gap closes
+    twice as fast; coupled L2 decays by ηλ/(1−α) a step (RE Eq. 44). Adam+L2 decays by ηλ/√v, which grows with ‖w‖: 1.5
+    times as fast near equilibrium. Cautious decay acts on about half of ‖w‖².
     """
-    _check.choice("optimizer", optimizer, OPTIMIZERS)
-    share = _check.number("fraction", fraction, low=0, high=1, open_low=True, open_high=True)
-    T = 1 if np.ndim(lr) == 0 and np.ndim(weight_decay) == 0 else _check.length(None, lr=lr, weight_decay=weight_decay)
-    eta, lam = _check.series("lr", lr, T, low=0), _check.series("weight_decay", weight_decay, T, low=0)
-    alpha = _check.number("momentum", momentum, low=0, high=1, open_high=True)
-    lost = 1 - kept_share(eta, lam, decay=decay, lr_max=lr_max)
-    if not lost.any():
-        return math.inf
-    if decay == "cautious":
-        lost = lost / 2
+    lost = lost / 2 if cautious else lost
     faster = 1.0
-    if optimizer == "sgdm":
-        faster = 2 / (1 - alpha) if coupled or (coupled is None and decay == "lr") else 2.0
-    elif optimizer == "adam_l2":
+    if not u.fixed_size:
+        faster = 2 / (1 - u.filter.p) if u.coupled else 2.0
+    elif u.coupled:
         top = int(lost.argmax())
-        q = stationary("adam_l2", lr=eta[top], weight_decay=lam[top], size=size, grad_norm=grad_norm).norm ** 2
-        faster = 1.5 / math.sqrt((grad_norm**2 / q + lam[top] ** 2 * q) / (size or 1))
-    closed = np.cumsum(-2 * faster * np.log1p(-lost))
-    wanted = -math.log(share)
-    if T == 1 or closed[-1] < wanted:
-        return T * wanted / float(closed[-1])
-    return float(np.searchsorted(closed, wanted) + 1)
+        q = _coupled(u, float(eta[top]), float(lam[top]), grad_norm**2).norm ** 2
+        faster = 1.5 / math.sqrt((grad_norm**2 / q + lam[top] ** 2 * q) / u.size)
+    return -2 * faster * np.log1p(-lost)
 
 
 def norm_over_time(steps: ArrayLike, *, lr: float, weight_decay: float, update_norm: float, init_norm: float) -> Array:

@@ -15,6 +15,7 @@ from equipoise.lab.experiments._tasks import CIFAR, DIGITS, METRICS, NEAR, TASKS
 from equipoise.lab.experiments._watched import hidden
 from equipoise.lab.experiments.base import Done, Experiment, Outcome
 from equipoise.lab.results import Claim, Stat
+from equipoise.theory import Dynamics
 from equipoise.theory._check import Array
 
 Betas = tuple[float, float]
@@ -204,11 +205,9 @@ def _firsts(done: Done) -> float:
 
 def _opening(done: Done) -> Array:
     """Size of an element of each first update, over that of an average of terms that are alike from the first on."""
-    from equipoise.optim.rules import AdamRule
-
-    group = {"betas": done.trial.optimizer_options["betas"], "zero_init": True, "bias_correction": True}
+    alike = Dynamics("adamw", betas=tuple(done.trial.optimizer_options["betas"]))
     sizes = _walks.first_sizes(done)
-    return sizes / np.sqrt([AdamRule().expected_square(t, group) for t in range(1, len(sizes) + 1)])
+    return sizes / np.sqrt([alike.expected_square(t) for t in range(1, len(sizes) + 1)])
 
 
 def _by_order(walks: Sequence[Done]) -> dict[Betas, tuple[list[Done], list[Done]]]:

@@ -1,0 +1,696 @@
+"""What an optimizer does to a tensor, in theory's words: `Dynamics`, of which all other questions are asked.
+
+    w ← a·w − η·s·u        u: the rule's direction     s: its scale     a: what decay keeps     then the move
+
+A `Dynamics` is read off any torch optimizer (`equipoise.optim.dynamics_of`), off a setting or off a stored run. It
+answers what a step's decay takes (`decay_share`), what the direction is (`direction`), where norm and rotation settle
+(`stationary`), what they do at every step (`forecast`) and what each batch contributes (`memory`).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, NamedTuple, Self, final
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from equipoise.theory import _check
+from equipoise.theory._check import Array
+from equipoise.theory.directions import (
+    DECAYS,
+    OPTIMIZERS,
+    Direction,
+    autocorrelation,
+    decay_share,
+    default_betas,
+    direction,
+    finite_beta2,
+    kept_share,
+    started_square,
+)
+from equipoise.theory.distance import longest
+from equipoise.theory.memory import Memory, memory
+from equipoise.theory.trajectory import Forecast, follow
+from equipoise.theory.walk import Stationary, gap_closed, settle
+
+MOVES = ("decay", "rotate", "hyperball", "constrain")
+"""What a step does with its direction: decay and add it; turn rows at a fixed norm, by an angle or by a step of
+relative size lr; add it and hold the norm below a bound."""
+
+METHODS = ("exact", "small_step")
+
+SCALES = ("original", "adam", "spectral", "none")
+"""What Muon multiplies UVᵀ by: see `matrix_scale`."""
+
+Shape = tuple[int, ...]
+
+
+def matrix_scale(rows: int, columns: int, rule: str) -> float:
+    """What UVᵀ of a rows × columns matrix is multiplied by.
+
+    "original" √max(1, rows/columns), of Muon's authors and torch; "adam" 0.2·√max(rows, columns), which gives the
+    update Adam's RMS (Liu et al. 2025, arXiv 2502.16982); "spectral" √(rows/columns), dualize of the RMS→RMS norm
+    (THEORY 8).
+
+    Args:
+        rows: outputs.
+        columns: inputs.
+        rule: one of `SCALES`.
+    """
+    match rule:
+        case "original":
+            return math.sqrt(max(1.0, rows / columns))
+        case "adam":
+            return 0.2 * math.sqrt(max(rows, columns))
+        case "spectral":
+            return math.sqrt(rows / columns)
+        case _:
+            return 1.0
+
+
+class MatrixLayout(NamedTuple):
+    """What of a parameter is a matrix to Muon and its kin.
+
+    Attributes:
+        stack: how many matrices it is: a stack of experts, a fused QKV or heads that are split.
+        rows: of each.
+        columns: of each.
+        scale: what the orthogonal factor of each is multiplied by, besides lr.
+    """
+
+    stack: int
+    rows: int
+    columns: int
+    scale: float
+
+
+@final
+@dataclass(frozen=True)
+class Dynamics:
+    """What one optimizer does to a tensor.
+
+    Attributes:
+        optimizer: its rule, one of `OPTIMIZERS`.
+        betas: averaging factors; the first is momentum for SGDM, SignSGDM and Muon, the second RMSProp's α. None:
+            `default_betas`.
+        eps: Adam's ε.
+        nesterov: Nesterov momentum, for SGDM and Muon.
+        bias_correction: of Adam's averages. None: the optimizer's own way, yes for Adam and no for RMSProp.
+        zero_init: whether Adam's averages start at zero, and not at the first gradient.
+        decay: one of `DECAYS`.
+        coupled: L2 in the gradient instead of decoupled decay. None: for "adam_l2", and for "sgdm" as torch does. What
+            it makes of other rules theory does not know.
+        lr_max: the η_max of "corrected" and "schedule" decay. None: the largest lr.
+        scale: what the direction is multiplied by, besides lr: a number, or for Muon one of `SCALES`.
+        stacked: whether Muon sees a parameter of three dimensions as a stack of matrices, as experts are.
+        split: into how many equal parts Muon cuts the rows of a matrix: 3 for fused QKV, or heads.
+        newton_schulz: steps of Muon's published quintic, which leaves singular values below 1; 0 where they are 1.
+        move: one of `MOVES`.
+        rotate: which tensors the move turns or holds: True, False, or None for those of two dimensions or more.
+        angle: the rotation that was asked for, in radians. None: the one that lr and weight decay would settle at; NaN
+            where it is not known.
+        method: how that one is computed, "exact" or "small_step".
+        maximize: whether steps go up the gradient.
+        known: whether theory knows the optimizer, rather than taking it for the nearest that it knows.
+
+    >>> adamw = Dynamics("adamw", betas=(0.9, 0.95))
+    >>> round(adamw.stationary((64, 64), lr=1e-3, weight_decay=0.1).rotation, 5)
+    0.00323
+    >>> Dynamics("muon", scale="original", stacked=True).layout((8, 64, 256))
+    MatrixLayout(stack=8, rows=64, columns=256, scale=1.0)
+    """
+
+    optimizer: str = "adamw"
+    betas: tuple[float, float] = None  # type: ignore[assignment]  # the optimizer's own, which is known below
+    eps: float = 1e-8
+    nesterov: bool = False
+    bias_correction: bool | None = None
+    zero_init: bool = True
+    decay: str = "lr"
+    coupled: bool = None  # type: ignore[assignment]  # as above
+    lr_max: float | None = None
+    scale: float | str = 1.0
+    stacked: bool = False
+    split: int = 1
+    newton_schulz: int = 0
+    move: str = "decay"
+    rotate: bool | None = None
+    angle: float | None = None
+    method: str = "exact"
+    maximize: bool = False
+    known: bool = True
+
+    def __post_init__(self) -> None:
+        _check.choice("optimizer", self.optimizer, OPTIMIZERS)
+        _check.choice("decay", self.decay, DECAYS)
+        _check.choice("move", self.move, MOVES)
+        _check.choice("method", self.method, METHODS)
+        for name in ("nesterov", "coupled", "bias_correction", "rotate"):
+            if not isinstance(getattr(self, name), bool | None):
+                raise ValueError(f"{name} = {getattr(self, name)!r}: must be true or false")
+        if isinstance(self.scale, str):
+            _check.choice("scale", self.scale, SCALES)
+        else:
+            _check.number("scale", self.scale, low=0, open_low=True)
+        _check.whole("split", self.split, low=1)
+        if self.lr_max is not None:
+            _check.number("lr_max", self.lr_max, low=0, open_low=True)
+        _check.number("eps", self.eps, low=0)
+        given: Any = self.betas
+        betas = default_betas(self.optimizer) if given is None else given
+        object.__setattr__(self, "betas", _check.betas(betas))
+        if self.coupled is None:
+            natural = self.optimizer == "adam_l2" or (self.optimizer == "sgdm" and self.decay == "lr")
+            object.__setattr__(self, "coupled", natural)
+        if self.coupled and self.known:
+            direction(self.optimizer, shape=(1, 1), nesterov=self.nesterov, decay=self.decay, coupled=True)
+        _direction(self, 1)  # what cannot be together is refused here
+
+    @classmethod
+    def from_dict(cls, fields: Mapping[str, Any]) -> Self:
+        """Read what `to_dict` gave."""
+        made: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in fields.items()}
+        return cls(**made)
+
+    def to_dict(self) -> dict[str, Any]:
+        """All fields, as JSON can hold them."""
+        return dataclasses.asdict(self) | {"betas": list(self.betas)}
+
+    # What of a tensor it sees
+
+    @property
+    def by_gradient(self) -> bool:
+        """Whether the size of a step depends on the size of the gradients: SGD, and Adam with L2."""
+        return self.optimizer in ("sgdm", "adam_l2")
+
+    @property
+    def by_size(self) -> bool:
+        """Whether norms are as √size, so that tensors which start alike share a forecast."""
+        return not self.by_gradient and self.optimizer not in ("muon", "ngd")
+
+    @property
+    def averaging(self) -> float:
+        """The factor of the average that gradients go into; 0 where there is none."""
+        return 0.0 if self.optimizer in ("rmsprop", "ngd") else self.betas[self.optimizer == "lion"]
+
+    def holds(self, ndim: int) -> bool:
+        """Whether the move holds the norm of a tensor with so many dimensions, so that decay does not act on it."""
+        return self.move != "decay" and (ndim > 1 if self.rotate is None else self.rotate)
+
+    def turns(self, ndim: int) -> bool:
+        """Whether the move turns a tensor with so many dimensions at a fixed norm."""
+        return self.move in ("rotate", "hyperball") and self.holds(ndim)
+
+    def forecasts(self, ndim: int) -> bool:
+        """Whether norm and rotation of such a tensor follow from a random walk."""
+        return self.move != "constrain" and not self.turns(ndim)
+
+    def layout(self, shape: Shape) -> MatrixLayout | None:
+        """What of a tensor is a matrix; None where the optimizer works on single weights.
+
+        A convolution is one matrix out × in·k². A tensor of three dimensions is a stack where `stacked` says so.
+        """
+        if self.optimizer != "muon" or len(shape) < 2:
+            return None
+        stack, rows = (shape[0], shape[1]) if self.stacked and len(shape) == 3 else (1, shape[0])
+        columns = math.prod(shape) // max(1, stack * rows)
+        rows = rows // self.split
+        sides = max(1, rows), max(1, columns)
+        scale = matrix_scale(*sides, self.scale) if isinstance(self.scale, str) else self.scale
+        return MatrixLayout(stack * self.split, rows, columns, scale)
+
+    def scale_of(self, shape: Shape) -> float:
+        """What the direction of a tensor is multiplied by, besides lr."""
+        layout = self.layout(shape)
+        if layout is not None:
+            return layout.scale
+        return 1.0 if isinstance(self.scale, str) else self.scale
+
+    def direction(self, shape: Shape | int) -> Direction:
+        """The update direction of a tensor, without lr and scale.
+
+        Args:
+            shape: of the tensor, or how many weights a neuron has. A vector under Muon is stepped by AdamW.
+        """
+        return _direction(self, shape)
+
+    def square(self, shape: Shape) -> float:
+        """R(0) = E‖s·u‖² in a random walk with old averages; where `by_gradient` and not Adam, over E‖g‖².
+
+        >>> round(Dynamics("lion").square((10, 10)))
+        100
+        """
+        return float(autocorrelation(self.direction(shape))[0]) * self.scale_of(shape) ** 2
+
+    def expected_square(self, t: int) -> float:
+        """r_t: E‖u_t‖² of averages that began t steps ago, up to a factor that does not depend on t.  THEORY 7.
+
+        >>> round(Dynamics("adamw").expected_square(1), 9)
+        1.0
+        """
+        return started_square(_direction(self, 1), t, corrected=self.corrects, zero_init=self.zero_init)
+
+    def steady_update(self, shape: Shape, grad_norm: float = 1.0) -> float:
+        """‖s·u‖ when the gradient is the same at every step: the longest that updates can be for long."""
+        return longest(self.direction(shape), grad_norm) * self.scale_of(shape)
+
+    def growth(self, t: int) -> float:
+        """E‖u_t‖² of averages that began t steps ago over that of old ones, β2's fluctuation included.
+
+        That fluctuation (THEORY 1) comes with 1 − β2^t: within 1 % of a simulated walk for β2 from .9 to .999.
+        """
+        f = _fluctuation(self)
+        return self.expected_square(t) / _old_square(self) * (1 + (f - 1) * (1 - self.betas[1] ** t)) / f
+
+    @property
+    def corrects(self) -> bool:
+        """Whether averages are corrected for their start at zero."""
+        if self.bias_correction is not None:
+            return self.bias_correction
+        return self.optimizer != "rmsprop" and _direction(self, 1).adaptive
+
+    # What a step does
+
+    def lost(self, lr: Any, weight_decay: Any) -> Any:
+        """d, the share of the weights that decoupled decay takes in this step; 0 where decay goes another way.
+
+        Args:
+            lr: η, a number, an array or a tensor.
+            weight_decay: λ.
+        """
+        if self.coupled or self.move == "constrain":
+            return 0.0 * lr
+        return decay_share(lr, weight_decay, decay=self.decay, lr_max=self.lr_max)
+
+    def decay_share(self, lr: Any, weight_decay: Any) -> Any:
+        """The share of the weights that a step's decay takes in the long run, 1 or more included.
+
+        L2 that goes through SGD's momentum takes ηλ/(1−α) to first order (RE Eq. 44), and ηλ where there is none.
+        What Adam makes of L2 depends on the gradients: it is counted as ηλ.
+
+        Args:
+            lr: η, a number or one a step.
+            weight_decay: λ, a number or one a step.
+        """
+        if self.move == "constrain" or (self.coupled and not self.by_gradient):
+            return 0.0 * lr
+        if not self.coupled:
+            return decay_share(lr, weight_decay, decay=self.decay, lr_max=self.lr_max)
+        share = lr * weight_decay
+        if self.optimizer != "sgdm" or not self.betas[0] or np.any(np.asarray(share) >= 1):
+            return share
+        if isinstance(share, float):
+            return -math.expm1(math.log1p(-share) / (1 - self.betas[0]))
+        return -np.expm1(np.log1p(-share) / (1 - self.betas[0]))
+
+    def kept(self, lr: Any, weight_decay: Any) -> Any:
+        """a, the share of the weights that a step's decay keeps in the long run."""
+        return 1 - self.decay_share(lr, weight_decay)
+
+    # What comes of it
+
+    def stationary(
+        self,
+        shape: Shape | int,
+        *,
+        lr: float,
+        weight_decay: float,
+        grad_norm: float = 1.0,
+        method: str | None = None,
+    ) -> Stationary:
+        """Norm, rotation and update size at which a scale-invariant tensor settles in a random walk.
+
+        Args:
+            shape: of the tensor, or how many weights a neuron has.
+            lr: learning rate η.
+            weight_decay: λ. With 0 there is no equilibrium: the norm is infinite and the rotation 0.
+            grad_norm: g̃, root mean square gradient norm at unit weight norm. SGDM's norm and Adam+L2 depend on it.
+            method: "exact", or "small_step" for RE's Table 1. Default: that of the dynamics.
+        """
+        return _settled(self, shape, lr, weight_decay, grad_norm, self.method if method is None else method)
+
+    def asked(self, shape: Shape, *, lr: float, weight_decay: float) -> float:
+        """The rotation that a move on the sphere is asked for in a step: the angle, or what follows from lr and decay.
+
+        Args:
+            shape: of the tensor.
+            lr: learning rate.
+            weight_decay: weight decay.
+        """
+        if self.angle is not None:
+            return self.angle
+        if self.move == "hyperball":
+            return math.atan(lr)
+        # Rotations do not depend on the size, but for Muon on the shape of a matrix.
+        layout = self.layout(shape)
+        part = 1 if layout is None else (layout.rows, layout.columns)
+        single = self if layout is None else dataclasses.replace(self, stacked=False, split=1)
+        return single.stationary(part, lr=lr, weight_decay=weight_decay).rotation
+
+    def forecast(
+        self,
+        shape: Shape | int,
+        *,
+        lr: ArrayLike,
+        weight_decay: ArrayLike,
+        init_norm: float,
+        steps: int | None = None,
+        grad_norm: float = 1.0,
+        scale_invariant: bool = True,
+        radial: ArrayLike = 0.0,
+        drift: ArrayLike = 0.0,
+        size: ArrayLike = 1.0,
+    ) -> Forecast:
+        """Norm, rotation and update size at every step of a run; where the move turns the tensor, as it is asked to.
+
+        Args:
+            shape: of the tensor, or how many weights a neuron has.
+            lr: learning rate, a number or one a step.
+            weight_decay: weight decay, a number or one a step.
+            init_norm: ‖w‖ before the first step.
+            steps: number of steps; may be left out where an array tells it.
+            grad_norm: g̃, root mean square gradient norm at unit weight norm (of a scale-invariant weight).
+            scale_invariant: gradients shrink as 1/‖w‖; False for a gradient of fixed size.
+            radial: λ_u = E⟨u,w⟩/‖w‖², measured radial part of the direction, which acts as more decay (RE appendix L).
+                Where decay is coupled it is the gradient's, and goes through momentum as L2 does.
+            drift: more decay that does not go through momentum, whether decay is coupled or not; not for "adam_l2".
+            size: C_err = measured E‖u‖² over the random walk's.
+        """
+        T = _check.length(steps, lr=lr, weight_decay=weight_decay)
+        eta, lam = _check.series("lr", lr, T, low=0), _check.series("weight_decay", weight_decay, T, low=0)
+        if not isinstance(shape, int) and self.turns(len(shape)):
+            return self._turned(shape, eta, lam, init_norm)
+        return follow(
+            self.direction(shape),
+            lr=eta,
+            scale=1.0 if isinstance(shape, int) else self.scale_of(shape),
+            weight_decay=lam,
+            kept=kept_share(eta, lam, decay=self.decay, lr_max=self.lr_max),
+            init_norm=_check.number("init_norm", init_norm, low=0, open_low=True),
+            grad_norm=_check.number("grad_norm", grad_norm, low=0, open_low=True),
+            bias_correction=self.corrects,
+            scale_invariant=scale_invariant,
+            cautious=self.decay == "cautious",
+            radial=_check.series("radial", radial, T),
+            drift=_check.series("drift", drift, T),
+            size=_check.series("scale", size, T, low=0),
+        )
+
+    def _turned(self, shape: Shape, eta: Array, lam: Array, norm: float) -> Forecast:
+        def asked(lr: float, weight_decay: float) -> tuple[float, ...]:
+            return (self.asked(shape, lr=lr, weight_decay=weight_decay),)
+
+        (rotation,) = by_level(asked, eta, lam)
+        whole, kept = np.full(len(eta), norm), np.asarray(self.kept(eta, lam))
+        return Forecast(whole, rotation, whole * np.tan(rotation), eta, lam, kept, norm)
+
+    def memory(self, *, lr: ArrayLike, weight_decay: ArrayLike, steps: int | None = None) -> Memory:
+        """What each step's update contributes to the final weights.
+
+        Args:
+            lr: learning rate, a number or one a step.
+            weight_decay: weight decay, a number or one a step.
+            steps: number of steps; may be left out where an array tells it.
+        """
+        T = _check.length(steps, lr=lr, weight_decay=weight_decay)
+        eta, lam = _check.series("lr", lr, T, low=0), _check.series("weight_decay", weight_decay, T, low=0)
+        return memory(lr=eta, weight_decay=lam, kept=self.kept(eta, lam))
+
+    def steps_to_equilibrium(
+        self,
+        shape: Shape | int,
+        *,
+        lr: ArrayLike,
+        weight_decay: ArrayLike,
+        fraction: float = 0.05,
+        grad_norm: float = 1.0,
+    ) -> float:
+        """Steps until only `fraction` of the gap between ‖w‖² and its equilibrium is left: see the function.
+
+        Args:
+            shape: of the tensor, or how many weights a neuron has.
+            lr: learning rate, a number or one a step.
+            weight_decay: weight decay, a number or one a step.
+            fraction: the share of the gap that counts as closed.
+            grad_norm: g̃, for Adam+L2.
+        """
+        share = _check.number("fraction", fraction, low=0, high=1, open_low=True, open_high=True)
+        many = np.ndim(lr) or np.ndim(weight_decay)
+        T = _check.length(None, lr=lr, weight_decay=weight_decay) if many else 1
+        eta, lam = _check.series("lr", lr, T, low=0), _check.series("weight_decay", weight_decay, T, low=0)
+        lost = 1 - kept_share(eta, lam, decay=self.decay, lr_max=self.lr_max)
+        if not lost.any():
+            return math.inf
+        u = self.direction(shape)
+        closed = np.cumsum(gap_closed(u, lost, eta, lam, grad_norm, cautious=self.decay == "cautious"))
+        wanted = -math.log(share)
+        if T == 1 or closed[-1] < wanted:
+            return T * wanted / float(closed[-1])
+        return float(np.searchsorted(closed, wanted) + 1)
+
+
+LEVELS = 64
+"""Settings at which a stationary state is computed; between them it is interpolated."""
+
+
+def by_level(what: Callable[[float, float], tuple[float, ...]], lr: Array, weight_decay: Array) -> tuple[Array, ...]:
+    """What a function says at each lr and weight decay; where there are many, from a few in a row."""
+    both = np.stack([lr, weight_decay])
+    pairs, which = np.unique(both, axis=1, return_inverse=True)
+    many = pairs.shape[1] > LEVELS
+    places = np.unique(np.linspace(0, len(lr) - 1, LEVELS).astype(int)) if many else np.arange(pairs.shape[1])
+    found = np.array([what(float(x), float(wd)) for x, wd in (both[:, places] if many else pairs).T]).T
+    if many:
+        return tuple(np.interp(np.arange(len(lr)), places, part) for part in found)
+    return tuple(found[:, which.reshape(-1)])
+
+
+@lru_cache(maxsize=4096)
+def _direction(d: Dynamics, shape: Shape | int) -> Direction:
+    layout = None if isinstance(shape, int) else d.layout(shape)
+    name, nesterov, size, dims = d.optimizer, d.nesterov, None, None
+    if layout is not None:
+        dims = layout[:3]
+    else:
+        size = shape if isinstance(shape, int) else math.prod(shape)
+        name, nesterov = ("adamw", False) if name == "muon" else (name, nesterov)
+    coupled = d.coupled and name in ("sgdm", "adam_l2")
+    return direction(
+        name, size=size, shape=dims, betas=d.betas, nesterov=nesterov, decay=d.decay, coupled=coupled,
+        newton_schulz=d.newton_schulz,
+    )  # fmt: skip
+
+
+@lru_cache(maxsize=4096)
+def _settled(
+    d: Dynamics, shape: Shape | int, lr: float, weight_decay: float, grad_norm: float, method: str
+) -> Stationary:
+    _check.choice("method", method, METHODS)
+    eta = _check.number("lr", lr, low=0)
+    lam = _check.number("weight_decay", weight_decay, low=0)
+    return settle(
+        d.direction(shape),
+        lr=eta * (1.0 if isinstance(shape, int) else d.scale_of(shape)),
+        weight_decay=lam,
+        kept=float(kept_share(np.array([eta]), np.array([lam]), decay=d.decay, lr_max=d.lr_max)[0]),
+        grad_norm=_check.number("grad_norm", grad_norm, low=0, open_low=True),
+        method=method,
+        cautious=d.decay == "cautious",
+    )
+
+
+_AGED = 1 << 40
+"""A step at which averages have forgotten how they began."""
+
+
+@lru_cache(maxsize=256)
+def _old_square(d: Dynamics) -> float:
+    return d.expected_square(_AGED)
+
+
+@lru_cache(maxsize=256)
+def _fluctuation(d: Dynamics) -> float:
+    return finite_beta2(d.direction(1))[0]
+
+
+def stationary(
+    optimizer: str,
+    *,
+    lr: float,
+    weight_decay: float,
+    size: int | None = None,
+    shape: Shape | None = None,
+    betas: tuple[float, float] | None = None,
+    momentum: float | None = None,
+    nesterov: bool = False,
+    grad_norm: float = 1.0,
+    decay: str = "lr",
+    method: str = "exact",
+    coupled: bool | None = None,
+    lr_max: float | None = None,
+) -> Stationary:
+    """Norm, rotation and update size at which a scale-invariant weight settles in a random walk.
+
+    Args:
+        optimizer: one of `OPTIMIZERS`.
+        lr: learning rate η.
+        weight_decay: λ. With 0 there is no equilibrium: the norm is infinite and the rotation 0.
+        size: number of weights C of the neuron or tensor whose norm is asked for.
+        shape: its shape instead, which Muon needs: (m, n), or (…, m, n) of a stack of matrices.
+        betas: averaging factors. RMSProp uses the second as its α. Default: (0.9, 0.999), for Lion (0.9, 0.99).
+        momentum: another name for `betas[0]`, for SGDM, SignSGDM and Muon.
+        nesterov: Nesterov momentum, for SGDM and Muon.
+        grad_norm: g̃, root mean square gradient norm at unit weight norm. SGDM's norm and Adam+L2 depend on it.
+        decay: one of `DECAYS`. Cautious decay is within 5 % up to ηλ = 5(1−β) and not to be trusted far beyond.
+        method: "exact", or "small_step" for RE's Table 1.
+        coupled: L2 in the gradient instead of decoupled decay. Default: for "adam_l2", and for "sgdm" as torch does.
+        lr_max: the η_max of corrected decay. Default: `lr`.
+
+    Returns:
+        A `Stationary` with `.norm`, `.rotation` (radians per step) and `.update`.
+
+    The same of an optimizer that is there, or of several tensors: `Dynamics.stationary`. The equations: `walk.settle`.
+
+    Reference: THEORY 1; RE Table 1, Eq. 37, 40 (AdamW), 47, 51 (SGDM), 70–72 (Lion), 84, 87 (Adam+L2). RE's formulas
+    are the limit of small steps: at ηλ = 0.05 its AdamW norm is 16 % too large for β1 = 0.9.
+
+    >>> s = stationary("adamw", lr=1e-3, weight_decay=0.1, size=4096, method="small_step")
+    >>> f"{s.norm / 64:.4f} {s.rotation:.3e}"
+    '0.0707 3.244e-03'
+    """
+    own = _named(optimizer, betas, momentum, nesterov, decay=decay, coupled=coupled, lr_max=lr_max)
+    where = _tensor(optimizer, size, shape)
+    return own.stationary(where, lr=lr, weight_decay=weight_decay, grad_norm=grad_norm, method=method)
+
+
+def forecast(
+    optimizer: str,
+    *,
+    lr: ArrayLike,
+    weight_decay: ArrayLike,
+    steps: int | None = None,
+    size: int | None = None,
+    shape: Shape | None = None,
+    init_norm: float,
+    betas: tuple[float, float] | None = None,
+    momentum: float | None = None,
+    nesterov: bool = False,
+    grad_norm: float = 1.0,
+    decay: str = "lr",
+    coupled: bool | None = None,
+    lr_max: float | None = None,
+    bias_correction: bool | None = None,
+    scale_invariant: bool = True,
+    radial: ArrayLike = 0.0,
+    drift: ArrayLike = 0.0,
+    scale: ArrayLike = 1.0,
+) -> Forecast:
+    """Norm, rotation and update size at every step of a run.
+
+    Args:
+        optimizer: one of `OPTIMIZERS`.
+        lr: learning rate, a number or one a step.
+        weight_decay: weight decay, a number or one a step.
+        steps: number of steps; may be left out where an array tells it.
+        size: number of weights C.
+        shape: their shape instead, which Muon needs: (m, n), or (…, m, n) of a stack of matrices.
+        init_norm: ‖w‖ before the first step.
+        betas: averaging factors. RMSProp uses the second as its α. Default: (0.9, 0.999), for Lion (0.9, 0.99).
+        momentum: another name for `betas[0]`, for SGDM, SignSGDM and Muon.
+        nesterov: Nesterov momentum, for SGDM and Muon.
+        grad_norm: g̃, root mean square gradient norm at unit weight norm (of a scale-invariant weight).
+        decay: one of `DECAYS`.
+        coupled: L2 in the gradient instead of decoupled decay. Default: for "adam_l2", and for "sgdm" as torch does.
+        lr_max: the η_max of corrected decay. Default: the largest lr.
+        bias_correction: of Adam's averages. Default: as torch, yes for Adam and no for RMSProp.
+        scale_invariant: gradients shrink as 1/‖w‖; False for a gradient of fixed size.
+        radial: λ_u = E⟨u,w⟩/‖w‖², measured radial part of the direction, which acts as more decay (RE appendix L).
+            Where decay is coupled it is the gradient's, and goes through momentum as L2 does.
+        drift: more decay that does not go through momentum, whether decay is coupled or not; not for "adam_l2".
+        scale: C_err = measured E‖u‖² over the random walk's.
+
+    Returns:
+        A `Forecast`, with `.norm`, `.rotation`, `.update`, each of one value a step, and `.memory`.
+
+    The same of an optimizer that is there: `Dynamics.forecast`. The equations: `trajectory.follow`.
+
+    Reference: THEORY 2. The norm note's and RE Eq. 36's geometric relaxation are special cases without momentum.
+
+    >>> from equipoise.theory import stationary
+    >>> f = forecast("lion", lr=1e-2, weight_decay=0.1, steps=5000, size=512, init_norm=1.0)
+    >>> s = stationary("lion", lr=1e-2, weight_decay=0.1, size=512)
+    >>> bool(abs(f.norm[-1] / s.norm - 1) < 1e-3), bool(abs(f.rotation[-1] / s.rotation - 1) < 1e-3)
+    (True, True)
+    """
+    own = _named(
+        optimizer, betas, momentum, nesterov, decay=decay, coupled=coupled, lr_max=lr_max,
+        bias_correction=bias_correction,
+    )  # fmt: skip
+    return own.forecast(
+        _tensor(optimizer, size, shape), lr=lr, weight_decay=weight_decay, init_norm=init_norm, steps=steps,
+        grad_norm=grad_norm, scale_invariant=scale_invariant, radial=radial, drift=drift, size=scale,
+    )  # fmt: skip
+
+
+def steps_to_equilibrium(
+    optimizer: str,
+    *,
+    lr: ArrayLike,
+    weight_decay: ArrayLike,
+    fraction: float = 0.05,
+    decay: str = "lr",
+    momentum: float = 0.9,
+    coupled: bool | None = None,
+    lr_max: float | None = None,
+    size: int | None = None,
+    grad_norm: float = 1.0,
+) -> float:
+    """Steps until only `fraction` of the gap between ‖w‖² and its equilibrium is left.
+
+    A decoupled optimizer with updates of fixed size closes the gap in ‖w‖² by a² a step: Π a_i² = fraction, or
+    t = ln(fraction)/(2 ln a). Others are faster: `walk.gap_closed`.
+
+    Args:
+        optimizer: one of `OPTIMIZERS`.
+        lr: learning rate, a number or one a step.
+        weight_decay: weight decay, a number or one a step.
+        fraction: the share of the gap that counts as closed.
+        decay: one of `DECAYS`.
+        momentum: averaging factor of SGDM.
+        coupled: L2 in the gradient, for SGDM.
+        lr_max: the η_max of corrected decay.
+        size: number of weights, for Adam+L2.
+        grad_norm: g̃, for Adam+L2.
+
+    Returns:
+        The number of steps; beyond the end of arrays it is carried on at their mean rate. Infinite without decay.
+
+    >>> round(steps_to_equilibrium("adamw", lr=1e-3, weight_decay=0.1))
+    14978
+    """
+    first = momentum if optimizer == "sgdm" else None
+    own = _named(optimizer, None, first, False, decay=decay, coupled=coupled, lr_max=lr_max)
+    return own.steps_to_equilibrium(size or 1, lr=lr, weight_decay=weight_decay, fraction=fraction, grad_norm=grad_norm)
+
+
+def _named(optimizer: str, betas: Any, momentum: float | None, nesterov: bool, **fields: Any) -> Dynamics:
+    """The dynamics of an optimizer by name; `momentum` and `betas[0]` name the same factor, and momentum wins."""
+    _check.choice("optimizer", optimizer, OPTIMIZERS)
+    beta1, beta2 = _check.betas(default_betas(optimizer) if betas is None else betas)
+    if momentum is not None:
+        beta1 = _check.number("momentum", momentum, low=0, high=1, open_high=True)
+    return Dynamics(optimizer, (beta1, beta2), nesterov=nesterov, stacked=True, **fields)
+
+
+def _tensor(optimizer: str, size: Any, shape: Any) -> Shape | int:
+    """The tensor that size or shape speak of; leading dimensions of a shape are a stack to Muon."""
+    checked = direction(optimizer, size=size, shape=shape)
+    if optimizer != "muon":
+        return checked.size
+    *stack, rows, columns = shape
+    return (math.prod(stack), int(rows), int(columns))
