@@ -131,7 +131,7 @@ def matrix_sign_kernel(rows: int, columns: int, newton_schulz: int = 0) -> tuple
     >>> 0.36 < float(f(0.5)) < 0.38, 0.76 < float(f(0.9)) < 0.79, square
     (True, True, 1.0)
     >>> round(matrix_sign_kernel(64, 64, newton_schulz=5)[1], 2)
-    0.76
+    0.77
     """
     d, n = sorted((rows, columns))
     small = min(d, 48)
