@@ -22,6 +22,10 @@ from equipoise.monitor.sums import SUMS, RowSums
 from equipoise.monitor.tensors import Fingerprint, Watched, watched
 
 
+LITTLE = 4 << 20
+"""Bytes of weights whose copy is kept from one measured step to the next."""
+
+
 class Frame:
     """The tensors of some optimizers and how they are measured; made anew when their parameters change.
 
@@ -43,8 +47,10 @@ class Frame:
         self.rows = sum(t.rows for t in self.tensors)
         self.blocks = blocks_of(self.tensors, self.neurons)
         self._devices = list(dict.fromkeys(t.p.device for t in self.tensors)) or [torch.device("cpu")]
-        self._dtype = torch.float64 if any(t.p.dtype == torch.float64 for t in self.tensors) else torch.float32
         self.sharded = any(hasattr(t.p, "placements") for t in self.tensors)
+        mixed = not self.sharded and all(b.mixed for b in self.blocks)  # processes must agree, whatever their shards
+        double = mixed or any(t.p.dtype == torch.float64 for t in self.tensors)
+        self._dtype = torch.float64 if double else torch.float32
         self.owner = np.array([t.owner for t in self.tensors])
         self._span = [slice(*np.searchsorted(self.owner, (k, k + 1)).tolist()) for k in range(len(owners))]
         self._sources = [Sources(one, self.tensors[s]) for one, s in zip(owners.each, self._span, strict=True)]
@@ -60,6 +66,8 @@ class Frame:
         """Whether any is of low precision."""
         self._names = self._needed(cautious=False)
         self._plain = [t.p for t in self.tensors]
+        self.little = not self.sharded and sum(t.p.numel() * t.p.element_size() for t in self.tensors) <= LITTLE
+        """Whether a copy of all weights is so little that it need not be given back."""
         self._room: Room | None = None
         self._clear()
 
@@ -95,11 +103,13 @@ class Frame:
                 continue
             index = int(np.searchsorted(self._firsts, place, side="right")) - 1
             key = (self.tensors[index].name, place - self.tensors[index].first)
-            if key not in starts or len(starts[key]) != block.width:
+            width = block.width_of(k)
+            if key not in starts or len(starts[key]) != width:
                 whole = block.gather(current, full=True) if whole is None else whole
-                starts[key] = whole[k].clone()
+                starts[key] = whole[k, :width].clone()
             rows.append(k)
-            initial.append(starts[key].to(device=block.device, dtype=block.work))
+            start = starts[key].to(device=block.device, dtype=block.work)
+            initial.append(torch.nn.functional.pad(start, (0, block.width - width)))
             places.append(at)
         if not rows:
             return None
@@ -213,7 +223,8 @@ class Frame:
         assert self._room is not None
         parts = []
         for cell in self._room.all:
-            parts += [cell.copy[p.at : p.at + p.rows].view(-1) for p in cell.block.pieces if p.tensor == index]
+            mine = (p for p in cell.block.pieces if p.tensor == index)
+            parts += [cell.copy[p.at : p.at + p.rows, : p.width].reshape(-1) for p in mine]
         flat = parts[0] if len(parts) == 1 else torch.cat(parts) if parts else self.tensors[index].local.new_empty(0)
         shape = self.tensors[index].local.shape
         return flat.view(shape[0] if shape else 1, -1) if flat.numel() else flat.view(0, 1)

@@ -368,8 +368,8 @@ class Watch:
 
     @property
     def _keeps(self) -> bool:
-        """Whether the memory of a step is kept, as the next one needs it again."""
-        return self._cadence.every == 1 and self._faults.count == 0
+        """Whether the memory of a step is kept: the next one needs it again, or it is little."""
+        return (self._cadence.every == 1 or self._measuring.frame.little) and self._faults.count == 0
 
     def _count(self, start: float) -> None:
         """Count the time since then as watching's own."""
