@@ -25,6 +25,9 @@ from equipoise.monitor.tensors import Fingerprint, Watched, watched
 LITTLE = 4 << 20
 """Bytes of weights whose copy is kept from one measured step to the next."""
 
+Held = tuple[list[Tensor | None], list[Tensor | None]]
+"""Gradient and momentum of each tensor; None where there is none."""
+
 
 class Frame:
     """The tensors of some optimizers and how they are measured; made anew when their parameters change.
@@ -127,9 +130,12 @@ class Frame:
             self._names = self._needed(cautious)
             self.release()
         if self._room is None:
-            self._room = Room(self.blocks, self._names, len(self.sampled), self._devices, self._dtype)
+            self._room = self._new_room()
         self._room.clear()
         self._clear()
+
+    def _new_room(self) -> Room:
+        return Room(self.blocks, self._names, len(self.sampled), self._devices, self._dtype)
 
     def _clear(self) -> None:
         self.stepped, self.has_grad, self.has_momentum = np.zeros((3, len(self.tensors)), dtype=bool)
@@ -143,30 +149,66 @@ class Frame:
             taken: how many steps it has taken since the watch began.
             grads: whether the gradients are those of this step; with a closure they come only in it.
         """
+        self._steps(owner, taken)
+        params = self._params()
+        held = self._look_up(owner, self._sources[owner].grads(), momentum=True) if grads else None
+        # One block after the other, all that is measured of it: what is read again is still in the cache.
+        for cell in self._cells(owner):
+            w = cell.working(cell.block.gather(params, True, cell.make_copy(), copy=True))
+            self._measure_before(cell, w, held)
+
+    def hold(self, owner: int) -> list[Tensor | None]:
+        """Copy the weights of one optimizer that is about to step; gives its gradients. `held` may measure them later.
+
+        Args:
+            owner: number of the optimizer.
+        """
+        if self._room is None:
+            self._room = self._new_room()
+        params = self._params()
+        for cell in self._room.cells(owner):
+            cell.block.gather(params, True, cell.make_copy(), copy=True)
+        return self._sources[owner].grads()
+
+    def held(self, owner: int, taken: int, grads: list[Tensor | None]) -> None:
+        """As `before`, of what `hold` kept: the momentum that was there is gone.
+
+        Args:
+            owner: number of the optimizer.
+            taken: how many steps it had taken before that one.
+            grads: what `hold` gave.
+        """
+        self._steps(owner, taken)
+        found = self._look_up(owner, grads, momentum=False)
+        for cell in self._cells(owner):
+            self._measure_before(cell, cell.working(cell.copy), found)
+
+    def _cells(self, owner: int) -> list[Cell]:
         assert self._room is not None
+        return self._room.cells(owner)
+
+    def _steps(self, owner: int, taken: int) -> None:
+        """Take note that an optimizer takes part in the step."""
         self.stepped[self._span[owner]] = True
         self.ages[self._span[owner]] = self._sources[owner].ages(taken)
-        params = self._params()
-        held = self._look_up(owner, momentum=True) if grads else None
-        # One block after the other, all that is measured of it: what is read again is still in the cache.
-        for cell in self._room.cells(owner):
-            w = cell.working(cell.block.gather(params, True, cell.make_copy(), copy=True))
-            cell.square("ww", w)
-            if held is not None:
-                self._measure_grad(cell, w, *held)
+
+    def _measure_before(self, cell: Cell, w: Tensor, held: Held | None) -> None:
+        cell.square("ww", w)
+        if held is not None:
+            self._measure_grad(cell, w, *held)
 
     def _params(self) -> list[Tensor | None]:
         """The local part of each parameter."""
         return [t.local for t in self.tensors] if self.sharded else self._plain  # type: ignore[return-value]
 
-    def _look_up(self, owner: int, momentum: bool) -> tuple[list[Tensor | None], list[Tensor | None]]:
+    def _look_up(self, owner: int, mine: list[Tensor | None], momentum: bool) -> Held:
         """Gradients and momentum of all tensors, as one optimizer has them."""
-        span, sources = self._span[owner], self._sources[owner]
+        span = self._span[owner]
         grads: list[Tensor | None] = [None] * len(self.tensors)
         averages = grads.copy()
-        grads[span] = sources.grads()
+        grads[span] = mine
         if momentum:
-            averages[span] = sources.averages()
+            averages[span] = self._sources[owner].averages()
         self.has_grad[span] = [g is not None for g in grads[span]]
         self.has_momentum[span] = [m is not None for m in averages[span]]
         self.has_momentum &= self.has_grad
@@ -196,7 +238,7 @@ class Frame:
             spectral: tensors whose copy becomes the change, for `change_of`.
         """
         assert self._room is not None
-        held = self._look_up(owner, momentum=False) if grads else None
+        held = self._look_up(owner, self._sources[owner].grads(), momentum=False) if grads else None
         params = self._params()
         for cell, start in zip(self._room.all, self._initial, strict=True):
             block = cell.block
