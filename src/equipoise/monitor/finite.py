@@ -18,6 +18,9 @@ from equipoise.planner.finding import Finding
 APART = 8
 """Steps between two looks: at the gradients and at the weights in turn, so at each of them every 16th step."""
 
+NOT_FINITE = "not-finite"
+"""The code of the finding."""
+
 
 @dataclass
 class Look:
@@ -138,7 +141,7 @@ def not_finite(step: int, what: str, names: list[str], tensors: int) -> Finding:
     few = ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
     verb = "are" if what == "weights" else "is"
     return Finding(
-        "not-finite",
+        NOT_FINITE,
         "error",
         "all tensors" if everywhere else names[0],
         f"at step {step:,} the {what} {verb} NaN or infinite"
