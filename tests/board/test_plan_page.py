@@ -161,6 +161,25 @@ def test_every_optimizer_has_a_page(optimizer: str) -> None:
     assert np.isfinite(found["curves"]["lr"]).all()
 
 
+def test_a_live_page_can_begin_from_trained_weights() -> None:
+    knobs = Knobs.read({"start": "trained", "lr": 2e-5, "weight_decay": 0.01, "steps": 600, "warmup": 10})
+    assert knobs.setting().finetune
+    assert Knobs().setting().finetune is None
+    with pytest.raises(ValueError, match="start"):
+        Knobs.read({"start": "pretrained"})
+    found = live_sources(knobs, Knobs(steps=300, warmup=10))
+    notes = json.loads(found["notes"]["json"][0])
+    assert notes["finetune"]
+    assert notes["left"][0] == "Distance from the start"
+    assert "--finetune" in notes["rows"][0]["texts"]["command"]
+    assert not {"equilibrium at step", "batches remembered"} & dict(notes["rows"][0]["summary"]).keys()
+    far = plan_setting(knobs.setting()).main_travel
+    assert far is not None
+    assert found["curves"]["left"][0, -1] == pytest.approx(far.expected)
+    assert np.isnan(found["curves"]["left"][1]).all(), "of the pinned one it is another quantity"
+    assert json.loads(live_sources(Knobs())["notes"]["json"][0])["left"][0] == "What is left of the initialisation"
+
+
 def test_fine_tuning_is_shown_by_its_distance() -> None:
     plan = eq.plan(optimizer="adamw", lr=2e-5, weight_decay=0.01, steps=600, finetune=True)
     rows = dict(summary(plan))

@@ -84,7 +84,7 @@ def notes(runs: Sequence[RunData]) -> dict[str, Any]:
         ],
         "losses": losses(runs),
         "settings": settings(runs),
-        "forecast": all(r.has_forecast for r in runs),
+        "forecast": all(r.held_to_forecast for r in runs),
         "short": short_names((t.name for r in runs for t in r.tensors), LABEL),
         "chosen": most_apart(runs),
         "labels": OF_LAYERS | OF_GROUPS | AGAINST,

@@ -14,6 +14,7 @@ from equipoise.board.predict import predicted
 from equipoise.board.words import worst_first
 from equipoise.monitor.final import Best, Final
 from equipoise.monitor.layout import LOG, Column, TensorInfo
+from equipoise.monitor.recorded import taken_as
 from equipoise.monitor.run import Run
 from equipoise.monitor.schedule_points import Remembered
 from equipoise.monitor.short_names import natural
@@ -138,11 +139,11 @@ class RunData:
 
     @property
     def ratio(self) -> Array:
-        """Rotation over its forecast; over the median matrix of the step where there is none."""
+        """Rotation over its forecast; over the median matrix of the step where it is not held against one."""
         rotation = self.layers.values.get("rotation", np.empty((len(self.tensors), 0)))
         with np.errstate(all="ignore"):
             forecast = self.layers.values.get("rotation_forecast")
-            if forecast is not None:
+            if forecast is not None and self.held_to_forecast:
                 return rotation / forecast  # NaN where there is none: nothing to be off from
             matrices = [i for i, t in enumerate(self.tensors) if len(t.shape) > 1] or list(range(len(self.tensors)))
             among = np.where(rotation[matrices] > 0, rotation[matrices], np.nan)
@@ -150,9 +151,14 @@ class RunData:
             return rotation / np.array(middle)
 
     @property
-    def has_forecast(self) -> bool:
-        """Whether there is a forecast."""
-        return "rotation_forecast" in self.layers.values
+    def finetune(self) -> bool:
+        """Whether the weights were trained before."""
+        return taken_as(self.meta) is not None
+
+    @property
+    def held_to_forecast(self) -> bool:
+        """Whether layers are held against a forecast: a random walk says nothing of weights that were trained before."""
+        return "rotation_forecast" in self.layers.values and not self.finetune
 
     def tokens(self, step: Array) -> Array | None:
         """Tokens or samples seen at a step, where that is known."""

@@ -20,6 +20,11 @@ SCHEDULES = tuple(n for n in NAMES if n not in ("step", "cosine_restarts"))
 ENDLESS = ("constant", "inverse_sqrt", "equal_memory")
 """Those that have no last value."""
 
+STARTS = ("random", "trained")
+"""What weights are when training begins."""
+
+CHOICES = {"optimizer": OPTIMIZERS, "schedule": SCHEDULES, "start": STARTS}
+
 MOST_STEPS = 1_000_000
 """A page must answer at once."""
 
@@ -39,6 +44,7 @@ class Knobs:
         schedule: its name.
         final: last lr as a share of the peak, where the schedule has an end.
         width: rows and columns of the matrix.
+        start: one of `STARTS`; weights that were trained before make it a plan of fine-tuning.
     """
 
     optimizer: str = "adamw"
@@ -51,6 +57,7 @@ class Knobs:
     schedule: str = "cosine"
     final: float = 0.1
     width: int = 1024
+    start: str = "random"
 
     @staticmethod
     def read(data: Any) -> Knobs:
@@ -69,7 +76,7 @@ class Knobs:
             if isinstance(value, bool):
                 raise ValueError(f"{name} = {value}: must be a number or a name")
             if isinstance(known[name], str):
-                given[name] = _check.choice(name, value, OPTIMIZERS if name == "optimizer" else SCHEDULES)
+                given[name] = _check.choice(name, value, CHOICES[name])
             elif isinstance(known[name], int):
                 given[name] = _check.whole(name, value, low=0 if name == "warmup" else 1)
             else:
@@ -88,6 +95,7 @@ class Knobs:
             steps=self.steps, schedule=self.schedule, warmup=self.warmup,
             final=None if self.schedule in ENDLESS else self.final,
             tensors=(Tensor(name="weight", shape=(self.width, self.width)),),
+            finetune=True if self.start == "trained" else None,
         )  # fmt: skip
 
 

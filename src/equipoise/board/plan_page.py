@@ -130,7 +130,13 @@ def live_sources(knobs: Knobs, pinned: Knobs | None = None) -> dict[str, dict[st
     plans = [plan_setting(k.setting()) for k in (knobs, pinned) if k is not None]
     notes = {"live": True, "rows": [row_of(p) for p in plans], "knobs": asdict(knobs), "spec": spec()}
     notes["pinned"] = None if pinned is None else asdict(pinned)
-    return {"notes": {"json": [as_json(notes)]}, "curves": rows_data(plans)}
+    finetune = notes["finetune"] = knobs.start == "trained"
+    notes["left"] = DISTANCE if finetune else CURVES["left"]
+    curves = rows_data(plans)
+    for row, plan in enumerate(plans):
+        if bool(plan.setting.finetune) is not finetune:  # the figure shows one of two quantities
+            curves["left"][row] = np.nan
+    return {"notes": {"json": [as_json(notes)]}, "curves": curves}
 
 
 def grid_sources(plan: Plan) -> dict[str, dict[str, Any]]:
@@ -179,6 +185,9 @@ def _round(middle: float, side: int) -> list[float]:
     return [middle if abs(f - 1) < 1e-9 else float(f"{middle * f:.3g}") for f in factors]
 
 
+BEGINNINGS = [["random", "random"], ["trained", "trained before (fine-tuning)"]]
+
+
 def spec() -> list[dict[str, Any]]:
     """What the knobs of a live page are."""
     start = Knobs()
@@ -186,6 +195,7 @@ def spec() -> list[dict[str, Any]]:
     curves = [[n, n.replace("_", " ")] for n in SCHEDULES]
     found: list[dict[str, Any]] = [
         {"name": "optimizer", "label": "optimizer", "kind": "choice", "values": [[n, NAMES[n]] for n in OPTIMIZERS]},
+        {"name": "start", "label": "weights at the start", "kind": "choice", "values": BEGINNINGS},
         *({"name": n, "label": label, "kind": "log", "min": a, "max": b} for n, label, a, b in log),
         {"name": "beta1", "label": "β1, momentum", "kind": "beta", "min": 0.0, "max": 0.999},
         {"name": "beta2", "label": "β2", "kind": "beta", "min": 0.0, "max": 0.9999},

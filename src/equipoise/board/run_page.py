@@ -90,7 +90,8 @@ def notes(data: RunData) -> dict[str, Any]:
         "facts": facts(data),
         "findings": [finding_dict(f, data) for f in data.findings[:MOST]],
         "chosen": chosen(data),
-        "forecast": data.has_forecast,
+        "forecast": data.held_to_forecast,
+        "finetune": data.finetune,
         "against": "layers" if any(f.code.startswith("layers-") for f in data.findings) else None,
         "labels": OF_LAYERS | OF_SPECTRA | OF_GROUPS | AGAINST,
     }

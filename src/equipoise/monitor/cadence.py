@@ -13,6 +13,10 @@ of the first 400 steps are measured, however short they are."""
 FINE, MOST = 32, 0.05
 """Up to this share of the training time it is at most one 32nd: a run may end at any step, and its end must be seen."""
 
+HELD, TRIALS = 0.03, 8
+"""What a step needs to be measured afterwards is kept while that takes less than this share of a step, and for so many
+steps to find out: the last step of a run is then measured whichever it is."""
+
 FAST_SHARE, SLOW_SHARE = 0.55, 0.25
 """The parts of the allowed overhead that go to the rows of every measured step, and to spectra. The rest is for what
 the clock does not see: numbers that are logged, caches that training finds cold."""
@@ -55,6 +59,7 @@ class Cadence:
         self.cost = 0.0
         """Seconds that the last measured step took, without spectra."""
         self._setup = 0.0
+        self._keeping, self._trials = math.inf, 0
 
     def due(self, step: int) -> bool:
         """Whether a step is measured."""
@@ -96,6 +101,15 @@ class Cadence:
         self.cost = seconds - spectra
         if self.measured <= 1:
             self._setup = self.cost  # code is loaded and memory laid out, once; nothing can be saved of it any more
+
+    @property
+    def keeps(self) -> bool:
+        """Whether each step is kept until the next, should it be the last."""
+        return self.every is None and (self._trials < TRIALS or self._keeping <= HELD * self.step_time)
+
+    def kept(self, seconds: float) -> None:
+        """Count what it took to keep a step: the least so far, as the machine may have been busy in others."""
+        self._keeping, self._trials = min(seconds, self._keeping), self._trials + 1
 
     def also(self, seconds: float) -> None:
         """Count what watching took in a step that is not measured, as to make a row of the one before."""

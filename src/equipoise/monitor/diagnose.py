@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from equipoise.monitor import checks_dynamics, checks_faults, checks_finetune, checks_gradients, checks_settings
 from equipoise.monitor.checks_loss import check_loss
 from equipoise.monitor.evidence import Evidence
+from equipoise.monitor.finite import NOT_FINITE
 from equipoise.monitor.run import Run
 from equipoise.monitor.tables import Coverage
 from equipoise.planner.finding import SEVERITIES, Finding
@@ -60,10 +61,13 @@ class Diagnosis(list[Finding]):
 def diagnose(run: Run) -> Diagnosis:
     """What is wrong with a run: what its rows show now, and what was stored while it ran and is not among that.
 
+    What is not finite is told as it was while the run was written: there every 16th step was looked at, here measured ones.
+
     Args:
         run: the run; it may still be written.
     """
-    found = review(run)
+    told = any(f.code == NOT_FINITE for f in run.findings)
+    found = [f for f in review(run) if not (told and f.code == NOT_FINITE)]
     known = {(f.code, f.where) for f in found}
     for finding in run.findings:
         if (finding.code, finding.where) not in known:

@@ -8,16 +8,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from equipoise.monitor.owners import Owners, groups_in
-from equipoise.monitor.tensors import Watched
+from equipoise.monitor.tensors import Watched, local
 from equipoise.planner.finding import Finding
 
 APART = 8
 """Steps between two looks: at the gradients and at the weights in turn, so at each of them every 16th step."""
+
+NOT_FINITE = "not-finite"
+"""The code of the finding."""
 
 
 @dataclass
@@ -91,12 +93,14 @@ class FiniteWatch:
             x = tensor.p if what == "weights" else None if skips[tensor.owner] else tensor.p.grad
             if x is None or x.is_sparse:
                 continue
-            here: Any = x.detach()
-            here = here.to_local() if hasattr(here, "to_local") else here
+            here = local(x)
             if here.numel():
                 held.setdefault(here.device, []).append((tensor.name, here))
         for device, found in held.items():
-            largest = torch.stack([n.float() for n in torch._foreach_norm([x for _, x in found], float("inf"))])
+            with torch.no_grad():
+                norms = torch._foreach_norm([x for _, x in found], float("inf"))
+                alike = len({n.dtype for n in norms}) == 1
+                largest = torch.stack(norms if alike else [n.float() for n in norms])
             event = None
             if device.type == "cuda":
                 pinned = torch.empty(largest.shape, dtype=largest.dtype, pin_memory=True)
@@ -111,8 +115,9 @@ class FiniteWatch:
             look = self._waiting.pop(0)
             if look.event is not None:
                 look.event.synchronize()
-            bad = np.flatnonzero(~np.isfinite(look.largest.cpu().numpy())).tolist()
-            if bad:
+            finite = look.largest.cpu().isfinite()
+            if not finite.all():
+                bad = finite.logical_not().nonzero().flatten().tolist()
                 return not_finite(look.step, look.what, [look.names[i] for i in bad], len(look.names))
         return None
 
@@ -136,7 +141,7 @@ def not_finite(step: int, what: str, names: list[str], tensors: int) -> Finding:
     few = ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
     verb = "are" if what == "weights" else "is"
     return Finding(
-        "not-finite",
+        NOT_FINITE,
         "error",
         "all tensors" if everywhere else names[0],
         f"at step {step:,} the {what} {verb} NaN or infinite"

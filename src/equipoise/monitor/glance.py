@@ -184,7 +184,9 @@ class Look:
         rotation = {name: self._at(Column("rotation", name)) for name in {*names, *matrices}}
         among = np.array([rotation[name] for name in matrices])
         median = float(np.nanmedian(among)) if np.isfinite(among).any() else float("nan")
-        predicted = self._predict(names) if self._predict is not None and len(self._row) else {}
+        # A forecast says nothing of weights that were trained before.
+        told = self._predict if taken_as(self._run.meta) is None else None
+        predicted = told(names) if told is not None and len(self._row) else {}
         # A layer without a forecast is held against the others.
         ratio = {name: predicted.get(name, rotation[name] / median if median else np.nan) for name in names}
         found = [

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
 from equipoise.monitor.layout import SCHEDULE, Column, Layout, Quantity
 from equipoise.monitor.writer import RunWriter
@@ -24,9 +24,11 @@ killed says about how many steps it took."""
 NAMES = ("lr_knot", "weight_decay_knot")
 """Those of `quantities.PER_GROUP`, with rows of their own."""
 
-Array = NDArray[np.float64]
-Point = tuple[int, Array]
-"""A step, and lr and weight decay of each group."""
+Values = list[float]
+"""Learning rates of all groups, then their weight decays: so few that plain numbers are faster than arrays."""
+
+Point = tuple[int, Values]
+"""A step, and its values."""
 
 
 class Knots:
@@ -41,11 +43,11 @@ class Knots:
     def __init__(self, writer: RunWriter | None) -> None:
         self._writer = writer
         self._step, self._read = 0, False
-        self._now: Array = np.empty((2, 0))  # lr and weight decay of each group
+        self._now: Values = []
         self._anchor: Point | None = None
-        self._slope: Array | None = None
+        self._slope: Values | None = None
         self._last: Point | None = None
-        self._high: Array = self._now
+        self._high: Values = []
         self._peaks: dict[int, Point] = {}  # for each number of a row, where it was highest since the line began
         self._written = -1
 
@@ -62,17 +64,17 @@ class Knots:
             return
         if step != self._step:
             self._end_step()
-        if total != self._now.shape[1]:
+        if 2 * total != len(self._now):
             self.flush()
             self._begin(total)
         self._step = step
         for i, group in enumerate(groups, first):
-            self._now[0, i], self._now[1, i] = group.lr, group.weight_decay
+            self._now[i], self._now[total + i] = group.lr, group.weight_decay
             self._read = True
 
     def _end_step(self) -> None:
         """See whether the step lies on the line."""
-        if self._now.size == 0:
+        if not self._now:
             return
         step, now, read = self._step, self._now.copy(), self._read
         self._read = False
@@ -81,30 +83,34 @@ class Knots:
         if step >= SHORT and step > NEWS * self._written:
             self._store()
 
-    def _extend(self, step: int, now: Array) -> None:
+    def _extend(self, step: int, now: Values) -> None:
         if self._anchor is None or self._last is None:
             self._start((step, now))
             self._write(step, now)
         elif self._slope is None:
-            self._slope = (now - self._anchor[1]) / (step - self._anchor[0])
+            self._slope = _slope(self._anchor, (step, now))
         else:
-            line = self._anchor[1] + self._slope * (step - self._anchor[0])
-            if (np.abs(now - line) > TOLERANCE * np.maximum(np.abs(now), np.abs(line))).any():
-                self._end_line(self._last)
-                self._slope = (now - self._last[1]) / (step - self._last[0])
+            start, values = self._anchor
+            for x, first, slope in zip(now, values, self._slope, strict=True):
+                line = first + slope * (step - start)
+                if abs(x - line) > TOLERANCE * max(abs(x), abs(line)):
+                    self._end_line(self._last)
+                    self._slope = _slope(self._last, (step, now))
+                    break
         self._last = (step, now)
-        for i in np.flatnonzero(now > self._high):
-            self._peaks[int(i)] = self._last
-        self._high = np.maximum(now, self._high)
+        for i, (x, high) in enumerate(zip(now, self._high, strict=True)):
+            if x > high:
+                self._peaks[i] = self._last
+                self._high[i] = x
 
     def _start(self, anchor: Point) -> None:
-        self._anchor, self._high, self._peaks = anchor, anchor[1], {}
+        self._anchor, self._high, self._peaks = anchor, anchor[1].copy(), {}
 
     def _end_line(self, end: Point) -> None:
         """Write the peaks of the line that ends here, and its end; the next begins there."""
         assert self._anchor is not None
-        ends = np.maximum(self._anchor[1], end[1]).reshape(-1)
-        tops = {p[0]: p for i, p in self._peaks.items() if p[1].flat[i] > ends[i] * (1 + PEAK)}
+        ends = [max(both) for both in zip(self._anchor[1], end[1], strict=True)]
+        tops = {p[0]: p for i, p in self._peaks.items() if p[1][i] > ends[i] * (1 + PEAK)}
         for step in sorted(tops):
             self._write(*tops[step])
         self._write(*end)
@@ -121,12 +127,12 @@ class Knots:
         if self._last is not None:
             self._end_line(self._last)
             self._slope = None
-        if self._step > self._written and self._now.size:
-            self._write(self._step, np.full_like(self._now, np.nan))
+        if self._step > self._written and self._now:
+            self._write(self._step, [math.nan] * len(self._now))
 
     def _begin(self, groups: int) -> None:
         assert self._writer is not None
-        self._now, self._anchor, self._slope, self._last = np.zeros((2, groups)), None, None, None
+        self._now, self._anchor, self._slope, self._last = [0.0] * 2 * groups, None, None, None
         words = ("learning rate", "weight decay")
         self._writer.describe(
             quantities=[
@@ -138,7 +144,12 @@ class Knots:
         columns = tuple(Column(f"{name}/{i}") for name in NAMES for i in range(groups))
         self._writer.layout(Layout(columns, kind=SCHEDULE, dtype="float64"))
 
-    def _write(self, step: int, values: Array) -> None:
+    def _write(self, step: int, values: Values) -> None:
         if self._writer is not None and step > self._written:
-            self._writer.append(step, values.reshape(-1), kind=SCHEDULE)
+            self._writer.append(step, np.array(values), kind=SCHEDULE)
             self._written = step
+
+
+def _slope(start: Point, end: Point) -> Values:
+    """Change of each value over a step, on the line through two points."""
+    return [(b - a) / (end[0] - start[0]) for a, b in zip(start[1], end[1], strict=True)]

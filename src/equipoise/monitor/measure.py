@@ -22,6 +22,13 @@ from equipoise.monitor.sums import SUMS, RowSums
 from equipoise.monitor.tensors import Fingerprint, Watched, watched
 
 
+LITTLE = 4 << 20
+"""Bytes of weights whose copy is kept from one measured step to the next."""
+
+Held = tuple[list[Tensor | None], list[Tensor | None]]
+"""Gradient and momentum of each tensor; None where there is none."""
+
+
 class Frame:
     """The tensors of some optimizers and how they are measured; made anew when their parameters change.
 
@@ -43,8 +50,10 @@ class Frame:
         self.rows = sum(t.rows for t in self.tensors)
         self.blocks = blocks_of(self.tensors, self.neurons)
         self._devices = list(dict.fromkeys(t.p.device for t in self.tensors)) or [torch.device("cpu")]
-        self._dtype = torch.float64 if any(t.p.dtype == torch.float64 for t in self.tensors) else torch.float32
         self.sharded = any(hasattr(t.p, "placements") for t in self.tensors)
+        mixed = not self.sharded and all(b.mixed for b in self.blocks)  # processes must agree, whatever their shards
+        double = mixed or any(t.p.dtype == torch.float64 for t in self.tensors)
+        self._dtype = torch.float64 if double else torch.float32
         self.owner = np.array([t.owner for t in self.tensors])
         self._span = [slice(*np.searchsorted(self.owner, (k, k + 1)).tolist()) for k in range(len(owners))]
         self._sources = [Sources(one, self.tensors[s]) for one, s in zip(owners.each, self._span, strict=True)]
@@ -60,6 +69,8 @@ class Frame:
         """Whether any is of low precision."""
         self._names = self._needed(cautious=False)
         self._plain = [t.p for t in self.tensors]
+        self.little = not self.sharded and sum(t.p.numel() * t.p.element_size() for t in self.tensors) <= LITTLE
+        """Whether a copy of all weights is so little that it need not be given back."""
         self._room: Room | None = None
         self._clear()
 
@@ -95,11 +106,13 @@ class Frame:
                 continue
             index = int(np.searchsorted(self._firsts, place, side="right")) - 1
             key = (self.tensors[index].name, place - self.tensors[index].first)
-            if key not in starts or len(starts[key]) != block.width:
+            width = block.width_of(k)
+            if key not in starts or len(starts[key]) != width:
                 whole = block.gather(current, full=True) if whole is None else whole
-                starts[key] = whole[k].clone()
+                starts[key] = whole[k, :width].clone()
             rows.append(k)
-            initial.append(starts[key].to(device=block.device, dtype=block.work))
+            start = starts[key].to(device=block.device, dtype=block.work)
+            initial.append(torch.nn.functional.pad(start, (0, block.width - width)))
             places.append(at)
         if not rows:
             return None
@@ -117,9 +130,12 @@ class Frame:
             self._names = self._needed(cautious)
             self.release()
         if self._room is None:
-            self._room = Room(self.blocks, self._names, len(self.sampled), self._devices, self._dtype)
+            self._room = self._new_room()
         self._room.clear()
         self._clear()
+
+    def _new_room(self) -> Room:
+        return Room(self.blocks, self._names, len(self.sampled), self._devices, self._dtype)
 
     def _clear(self) -> None:
         self.stepped, self.has_grad, self.has_momentum = np.zeros((3, len(self.tensors)), dtype=bool)
@@ -133,30 +149,66 @@ class Frame:
             taken: how many steps it has taken since the watch began.
             grads: whether the gradients are those of this step; with a closure they come only in it.
         """
+        self._steps(owner, taken)
+        params = self._params()
+        held = self._look_up(owner, self._sources[owner].grads(), momentum=True) if grads else None
+        # One block after the other, all that is measured of it: what is read again is still in the cache.
+        for cell in self._cells(owner):
+            w = cell.working(cell.block.gather(params, True, cell.make_copy(), copy=True))
+            self._measure_before(cell, w, held)
+
+    def hold(self, owner: int) -> list[Tensor | None]:
+        """Copy the weights of one optimizer that is about to step; gives its gradients. `held` may measure them later.
+
+        Args:
+            owner: number of the optimizer.
+        """
+        if self._room is None:
+            self._room = self._new_room()
+        params = self._params()
+        for cell in self._room.cells(owner):
+            cell.block.gather(params, True, cell.make_copy(), copy=True)
+        return self._sources[owner].grads()
+
+    def held(self, owner: int, taken: int, grads: list[Tensor | None]) -> None:
+        """As `before`, of what `hold` kept: the momentum that was there is gone.
+
+        Args:
+            owner: number of the optimizer.
+            taken: how many steps it had taken before that one.
+            grads: what `hold` gave.
+        """
+        self._steps(owner, taken)
+        found = self._look_up(owner, grads, momentum=False)
+        for cell in self._cells(owner):
+            self._measure_before(cell, cell.working(cell.copy), found)
+
+    def _cells(self, owner: int) -> list[Cell]:
         assert self._room is not None
+        return self._room.cells(owner)
+
+    def _steps(self, owner: int, taken: int) -> None:
+        """Take note that an optimizer takes part in the step."""
         self.stepped[self._span[owner]] = True
         self.ages[self._span[owner]] = self._sources[owner].ages(taken)
-        params = self._params()
-        held = self._look_up(owner, momentum=True) if grads else None
-        # One block after the other, all that is measured of it: what is read again is still in the cache.
-        for cell in self._room.cells(owner):
-            w = cell.working(cell.block.gather(params, True, cell.make_copy(), copy=True))
-            cell.square("ww", w)
-            if held is not None:
-                self._measure_grad(cell, w, *held)
+
+    def _measure_before(self, cell: Cell, w: Tensor, held: Held | None) -> None:
+        cell.square("ww", w)
+        if held is not None:
+            self._measure_grad(cell, w, *held)
 
     def _params(self) -> list[Tensor | None]:
         """The local part of each parameter."""
         return [t.local for t in self.tensors] if self.sharded else self._plain  # type: ignore[return-value]
 
-    def _look_up(self, owner: int, momentum: bool) -> tuple[list[Tensor | None], list[Tensor | None]]:
+    def _look_up(self, owner: int, mine: list[Tensor | None], momentum: bool) -> Held:
         """Gradients and momentum of all tensors, as one optimizer has them."""
-        span, sources = self._span[owner], self._sources[owner]
+        span = self._span[owner]
         grads: list[Tensor | None] = [None] * len(self.tensors)
         averages = grads.copy()
-        grads[span] = sources.grads()
+        grads[span] = mine
         if momentum:
-            averages[span] = sources.averages()
+            averages[span] = self._sources[owner].averages()
         self.has_grad[span] = [g is not None for g in grads[span]]
         self.has_momentum[span] = [m is not None for m in averages[span]]
         self.has_momentum &= self.has_grad
@@ -186,7 +238,7 @@ class Frame:
             spectral: tensors whose copy becomes the change, for `change_of`.
         """
         assert self._room is not None
-        held = self._look_up(owner, momentum=False) if grads else None
+        held = self._look_up(owner, self._sources[owner].grads(), momentum=False) if grads else None
         params = self._params()
         for cell, start in zip(self._room.all, self._initial, strict=True):
             block = cell.block
@@ -213,7 +265,8 @@ class Frame:
         assert self._room is not None
         parts = []
         for cell in self._room.all:
-            parts += [cell.copy[p.at : p.at + p.rows].view(-1) for p in cell.block.pieces if p.tensor == index]
+            mine = (p for p in cell.block.pieces if p.tensor == index)
+            parts += [cell.copy[p.at : p.at + p.rows, : p.width].reshape(-1) for p in mine]
         flat = parts[0] if len(parts) == 1 else torch.cat(parts) if parts else self.tensors[index].local.new_empty(0)
         shape = self.tensors[index].local.shape
         return flat.view(shape[0] if shape else 1, -1) if flat.numel() else flat.view(0, 1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -27,6 +28,20 @@ from equipoise.optim.dynamics_of import GroupState, group_state
 
 class TogetherError(RuntimeError):
     """Measuring failed on one process, and all of them know."""
+
+
+class Kept(NamedTuple):
+    """What is kept of an optimizer's step that is not measured, until its next one.
+
+    Attributes:
+        turn: what it does.
+        grads: the gradients that it stepped with.
+        versions: how often each of them had been changed.
+    """
+
+    turn: Turn
+    grads: list[Tensor | None]
+    versions: list[int]
 
 
 class Measuring:
@@ -60,6 +75,8 @@ class Measuring:
         self._chosen: list[int] = []
         self._afforded = 0
         self._waiting: Step | None = None
+        self._kept: dict[int, Kept] = {}
+        self._groups: dict[int, GroupStep] = {}
         self._measured = 0
         self._told: Frame | None = None
 
@@ -85,6 +102,7 @@ class Measuring:
         self._memories += [quantities.MemorySoFar() for _ in range(total - len(self._memories))]
         for i, step in enumerate(groups, first):
             self._memories[i].step(step.lr, step.decays)
+            self._groups[i] = step
 
     # The step, in its order
 
@@ -151,6 +169,61 @@ class Measuring:
         step.groups[where.start : where.stop] = groups
         if not step.failed:
             self.frame.before(owner, self._taken[owner] - 1, grads=not closure)
+
+    # The last step, if it is not one of those
+
+    @property
+    def can_keep(self) -> bool:
+        """Whether what a step needs to be measured later may be kept: the weights are little, and all here."""
+        return self.frame.little and self._assembler is not None
+
+    def keep(self, owner: int, new: bool, closure: bool) -> None:
+        """Keep what is needed to measure a step afterwards, should it be the last one.
+
+        Args:
+            owner: number of the optimizer that is about to step.
+            new: whether a step of training begins with it.
+            closure: whether gradients come inside the step.
+        """
+        if new:
+            self._kept.clear()
+        if closure:
+            return
+        grads = self.frame.hold(owner)
+        versions = [0 if g is None else g._version for g in grads]
+        self._kept[owner] = Kept(Turn.begin(self._owners.each[owner], closure), grads, versions)
+
+    def forget(self) -> None:
+        """Let go of what was kept."""
+        self._kept.clear()
+
+    def stepped(self, owner: int) -> None:
+        """An optimizer whose step is not measured has taken it."""
+        kept = self._kept.get(owner)
+        if kept is not None:
+            kept.turn.end(self._owners.each[owner])
+
+    def last(self, number: int) -> None:
+        """Training has ended: measure its last step from what was kept of it, if all of that is as it was.
+
+        Args:
+            number: of the step.
+        """
+        kept, self._kept = self._kept, {}
+        whole = self._owners.stepped == kept.keys() and all(k.turn.ended for k in kept.values())
+        same = all(g is None or g._version == v for k in kept.values() for g, v in zip(*k[1:], strict=True))
+        self.frame.fingerprint.forget()
+        if not (kept and whole and same and self.frame.fingerprint.fits(self._owners, number)) or self.busy:
+            return
+        groups = [self._groups[i] for i in range(len(self._owners.param_groups))]
+        assert self._assembler is not None
+        self._chosen = []
+        self._cadence.measures(number)
+        self.open = step = Step(number, self.frame, self._assembler, groups, {k: v.turn for k, v in kept.items()})
+        self.frame.begin(cautious=any(g.cautious for g in groups))
+        for owner, one in kept.items():
+            self.frame.held(owner, self._taken[owner] - 1, one.grads)
+            self.frame.after(owner, False, step.assembler.cautious(groups))
 
     def after(self, owner: int, keep: bool) -> None:
         """Measure what an optimizer's step has done.

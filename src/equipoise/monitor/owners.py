@@ -38,7 +38,8 @@ class Owners:
                         f"optimizer: a parameter of shape {tuple(p.shape)} is in number {seen[id(p)]} and in number "
                         f"{k} of the list; must be in one of them, or watch them as runs of their own"
                     )
-        self._stepped: set[int] = set()
+        self.stepped: set[int] = set()
+        """Numbers of the optimizers that have stepped, or begun to, in the step of training."""
 
     def __len__(self) -> int:
         return len(self.each)
@@ -88,16 +89,16 @@ class Owners:
 
     def begins(self, owner: int) -> bool:
         """Take note that an optimizer steps; whether a new step of training begins with it."""
-        new = not self._stepped or owner in self._stepped
+        new = not self.stepped or owner in self.stepped
         if new:
-            self._stepped.clear()
-        self._stepped.add(owner)
+            self.stepped.clear()
+        self.stepped.add(owner)
         return new
 
     @property
     def complete(self) -> bool:
         """Whether all have stepped."""
-        return len(self._stepped) == len(self.each)
+        return len(self.stepped) == len(self.each)
 
     # What they say
 

@@ -11,6 +11,7 @@ import textwrap
 from collections.abc import Sequence
 from typing import Any
 
+from equipoise.monitor.cadence import MOST
 from equipoise.monitor.run import Run
 from equipoise.monitor.schema import RunError
 from equipoise.planner.finding import Finding
@@ -66,7 +67,7 @@ class Voice:
         """
         self._say(logging.WARNING, f"equipoise: warning: {words}")
 
-    def end(self, status: str, first: int, last: int, findings: Sequence[Finding]) -> None:
+    def end(self, status: str, first: int, last: int, findings: Sequence[Finding], share: float = 0.0) -> None:
         """Say how the run ended, and how to look at it.
 
         Args:
@@ -74,6 +75,7 @@ class Voice:
             first: the step before the first one.
             last: the last step.
             findings: what was found.
+            share: watching's time over training's; it is said where it is more than was promised.
         """
         if not self._on:
             return
@@ -91,6 +93,8 @@ class Voice:
             if codes:
                 counts.append(f"{len(codes)} {severity}{'s' * (len(codes) > 1)} ({', '.join(codes)})")
         found = ", ".join(counts) or ("no warnings" if enough else "no warnings, but too little was measured to say")
+        if share > MOST + 0.005:
+            measured += f", watching took {share:.0%} as long as training"
         self._say(logging.INFO, f"equipoise: {self._path} {status} {steps}{loss}{measured}; {found}. {self._look}")
 
     @property

@@ -223,6 +223,7 @@ class Watch:
             self._catch_up()
             self._send()
             self._finish()
+            self._measure_last()
             self._logged.flush()
             self._knots.flush()
             if self._writer is not None:
@@ -241,7 +242,7 @@ class Watch:
             finally:
                 if self._writer is not None:
                     self._writer.close(status)
-                    self._voice.end(status, self._began, self.step, self.findings)
+                    self._voice.end(status, self._began, self.step, self.findings, self._share)
 
     def __enter__(self) -> Self:
         return self
@@ -261,6 +262,11 @@ class Watch:
         self._try(self._catch_up)
         return self._cadence.share
 
+    @property
+    def _share(self) -> float:
+        """As `share`, where nothing was asked for that costs more."""
+        return self._cadence.share if self._cadence.every is None else 0.0
+
     # Hooks
 
     def _before(self, owner: int, optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -272,6 +278,7 @@ class Watch:
                 self._look(self._finite.look, self.step + 1)
             if self._idle and not (new and self._due(self.step + 1)):
                 self.step += new
+                self._keep(owner, new, has_closure(args, kwargs))
                 if self._backlog.add(self.step, owner, new, start):
                     self._catch_up()
                 self._cadence.also(time.perf_counter() - start)
@@ -284,6 +291,7 @@ class Watch:
 
     def _after(self, owner: int, optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if self._measuring.open is None:
+            self._measuring.stepped(owner)
             return
         start = time.perf_counter()
         with torch.no_grad():
@@ -291,6 +299,23 @@ class Watch:
             self._count(start)
             if self._owners.complete:
                 self._send()
+
+    def _keep(self, owner: int, new: bool, closure: bool) -> None:
+        """Keep what the step needs to be measured afterwards, where that costs next to nothing."""
+        if self._cadence.keeps and self._measuring.can_keep and not self._faults.count and self._measuring.takes_part:
+            start = time.perf_counter()
+            with torch.no_grad():
+                self._measuring.keep(owner, new, closure)
+            self._cadence.kept(time.perf_counter() - start)
+        elif new:
+            self._measuring.forget()
+
+    @torch.no_grad()
+    def _measure_last(self) -> None:
+        """Measure the last step from what was kept of it."""
+        self._measuring.last(self.step)
+        self._send()
+        self._finish()
 
     def _judge(self, model: torch.nn.Module | None, finetune: bool | None) -> None:
         """Note whether the run is fine-tuning, before the first step."""
@@ -368,8 +393,8 @@ class Watch:
 
     @property
     def _keeps(self) -> bool:
-        """Whether the memory of a step is kept, as the next one needs it again."""
-        return self._cadence.every == 1 and self._faults.count == 0
+        """Whether the memory of a step is kept: the next one needs it again, or it is little."""
+        return (self._cadence.every == 1 or self._measuring.frame.little) and self._faults.count == 0
 
     def _count(self, start: float) -> None:
         """Count the time since then as watching's own."""

@@ -125,11 +125,18 @@ EQ.kinds.plan = class {
     document.title = `${now.title} · equipoise`;
     this.found("[data-unpin]").hidden = !this.pinned;
     this.found("[data-legend]").replaceChildren(...[now, other].filter(Boolean).map((r, i) => EQ.el("span", { class: "key" }, EQ.el("span", { class: "dot", style: `background:${EQ.color(i)}` }), `${i ? "pinned" : "this"}: ${r.title}`)));
+    if (this.notes.left) this.label("left", ...this.notes.left);
     this.drawCurves(rows);
     this.numbers(now, other);
     this.texts(now);
     EQ.findings(this.found("[data-findings]"), now.findings);
     this.found("[data-assumptions]").textContent = now.assumptions.length ? `Assumed: ${now.assumptions.join("; ")}.` : "";
+  }
+  label(name, title, words, axis) {
+    const figure = EQ.model(`${this.key}-${name}`), caption = this.found(`[data-curve="${name}"] figcaption`);
+    caption.querySelector("h3").textContent = title;
+    caption.querySelector("p").textContent = words;
+    if (figure.left[0].axis_label !== axis) figure.left[0].axis_label = axis;
   }
   drawCurves(rows) {
     const c = EQ.curves, source = this.source("curves"), logx = EQ.state.get("logx") === "1", logy = EQ.state.get("logy") === "1";

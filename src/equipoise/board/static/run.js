@@ -206,7 +206,9 @@ EQ.kinds.run = class {
     this.heatPicks = EQ.heat(`${this.key}-heat`, layers, { xs: this.xs, low, high, logx: this.logx, rows, names: rows.map((i) => short[i]), marks, against });
     this.against = EQ.against[against];
     this.found("[data-heat-title]").textContent = `Which layer is off: rotation over ${this.against}`;
-    this.found("[data-heat-words]").textContent = `Blue turns too slowly, orange too fast. ${this.notes.forecast || this.notes.loading ? "" : "There is no forecast of this run. "}Click a row to choose it.`;
+    const slow = against === "forecast" ? "Blue turns too slowly, orange too fast." : "Blue turns more slowly than the median layer, orange faster.";
+    const why = this.notes.forecast || this.notes.loading ? "" : this.notes.finetune ? "Weights that were trained before have no forecast to be held against. " : "There is no forecast of this run. ";
+    this.found("[data-heat-words]").textContent = `${slow} ${why}Click a row to choose it.`;
   }
   rowAt(y) {
     const r = Math.round(y);
