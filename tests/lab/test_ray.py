@@ -70,7 +70,7 @@ def test_ray_gives_what_processes_give_though_a_worker_dies(tmp_path: Path, monk
         with one.open() as run:
             assert len(run.series("train_loss").values) == 20
     assert not (tmp_path / "ray" / on_ray.TOKEN).exists()
-    assert Runs(tmp_path / "ray").names() == sorted(f"{d.folder.name}/run" for d in done), "as the board lists them"
+    assert Runs(tmp_path / "ray").names() == sorted(f"{d.trial.key}/run" for d in done), "as the board lists them"
 
 
 def test_what_a_node_without_the_directory_trained_is_sent(tmp_path: Path) -> None:

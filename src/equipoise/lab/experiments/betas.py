@@ -31,7 +31,7 @@ WALKS: tuple[Betas, ...] = ((0.0, 0.99), (0.5, 0.99), (0.9, 0.99), (0.98, 0.99),
 NOISE = "noisy"
 """The task on which rotation is controlled."""
 
-KEPT = (0.95, 1.05)
+KEPT = (0.9, 1.1)
 """Rotation over the default's that counts as the same."""
 
 SAME, MATCHED, FALLING, RISING = "same lr", "same rotation", "β1 falling", "β1 rising"

@@ -281,10 +281,11 @@ def _claims(
 
 def _settled(settings: Mapping[tuple[float, float], list[Done]]) -> list[Claim]:
     """Late rotation of each lr over the middle one's, the product being the same; of a larger product; and theory's."""
-    products = sorted({round(lr * decay, 12) for lr, decay in settings})
+    product = {key: float(f"{key[0] * key[1]:.6g}") for key in settings}  # of rounded numbers
+    products = sorted(set(product.values()))
     if len(products) < 2:
         return []
-    same = {key: own for key, own in settings.items() if round(key[0] * key[1], 12) == products[0]}
+    same = {key: own for key, own in settings.items() if product[key] == products[0]}
     middle = sorted(same)[len(same) // 2]
     source, found = "RE Fig. 3, Table 1", []
 
