@@ -12,7 +12,7 @@ from typing import Any, final
 import numpy as np
 
 from equipoise.lab.result import Result
-from equipoise.lab.statistics import Check, decide, margin
+from equipoise.lab.statistics import LOOKS, Check, decide, margin
 from equipoise.lab.statistics.sequential import RELATIONS
 from equipoise.theory import _check
 
@@ -26,7 +26,7 @@ class Stat:
 
     >>> stat = Stat.of([1.0, 2.0, 3.0])
     >>> str(stat), round(stat.margin, 3)
-    ('2.00 ± 1.00', 5.73)
+    ('2.00 ± 1.00', 9.101)
     >>> str(Stat(-0.0005, 0.009, 3)), str(Stat(1.0, 1e-8, 3))
     ('-0.0005 ± 0.0090', '1 ± 1e-08')
     """
@@ -119,7 +119,12 @@ class Claim:
 
     @property
     def decision(self) -> str:
-        """Agrees or differs, where the interval of the mean lies on one side; else undecided. Without the checks."""
+        """Agrees or differs, where the interval of the mean lies on one side; else undecided. Without the checks.
+
+        Fewer seeds than those of the first look decide nothing.
+        """
+        if self.measured.count < LOOKS[0]:
+            return "undecided"
         low, high = self.interval
         return decide(low, high, relation=self.relation, expected=self.expected, room=self.room)
 
@@ -180,16 +185,18 @@ def claim_rows(claims: Sequence[Claim]) -> list[dict[str, str]]:
 
     >>> row = claim_rows([Claim("a", "RE", "norm", 2.0, Stat(2.0, 0.01, 3))])[0]
     >>> row["source's"], row["interval"]
-    ('2 ± 0.1', '1.943 to 2.057')
+    ('2 ± 0.1', '1.909 to 2.091')
     """
     table = []
+    untested = any(c.failed for c in claims)
     for c in claims:
         sign = {"about": "", "above": "> ", "below": "< "}[c.relation]
         room = f" ± {c.room:g}" if c.relation == "about" else ""
         table.append({
             "claim": c.quantity, "source": c.source, "source's": f"{sign}{c.expected:g}{room}",
             "measured": str(c.measured), "interval": interval_words(c.measured), "effect": effect_words(c),
-            "seeds": str(c.measured.count), "verdict": f"{c.verdict}: {c.reason}" if c.failed else c.verdict,
+            "seeds": str(c.measured.count), "verdict": c.verdict,
+            **({"why not tested": c.reason} if untested else {}),
         })  # fmt: skip
     return table
 
@@ -198,7 +205,7 @@ def interval_words(stat: Stat) -> str:
     """The interval of a mean, with the digits that its width says something about.
 
     >>> interval_words(Stat(0.5, 0.001, 3)), interval_words(Stat(0.5, 0.001, 1))
-    ('0.4943 to 0.5057', '—')
+    ('0.4909 to 0.5091', '—')
     """
     low, high = stat.interval
     if not math.isfinite(low) or not math.isfinite(high):

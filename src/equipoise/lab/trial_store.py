@@ -33,9 +33,9 @@ ARRAY = "float32"
 """The key of a packed array."""
 
 
-def stored_trials(name: str) -> Path:
+def stored_trials(name: str, folder: Path = STORED) -> Path:
     """The file of an experiment's trials that comes with the package."""
-    return STORED / "trials" / f"{name}.jsonl"
+    return folder / "trials" / f"{name}.jsonl"
 
 
 @final
@@ -104,9 +104,15 @@ def read_lines(file: Path) -> Iterable[dict[str, Any]]:
         yield line
 
 
-def keep_trials(name: str, file: Path) -> None:
-    """Add the trials of a file to those that come with the package, sorted by key so that additions merge."""
-    target = stored_trials(name)
+def keep_trials(name: str, file: Path, folder: Path = STORED) -> None:
+    """Add the trials of a file to those that come with the package, sorted by key so that additions merge.
+
+    Args:
+        name: of the experiment.
+        file: its `trials.jsonl`.
+        folder: where outcomes are stored.
+    """
+    target = stored_trials(name, folder)
     found = {(line["key"], line["version"]): line for place in (file, target) for line in read_lines(place)}
     target.parent.mkdir(parents=True, exist_ok=True)
     target.write_text("".join(_line(found[key]) for key in sorted(found)), encoding="utf-8")
