@@ -11,13 +11,14 @@ from equipoise.lab import models, optimizers, task
 from equipoise.lab.conduct import conduct, write_figure
 from equipoise.lab.config import Trial
 from equipoise.lab.data import load
-from equipoise.lab.experiments import Done, catalogue, find
+from equipoise.lab.experiments import catalogue, find
 from equipoise.lab.experiments.assumptions import radial
 from equipoise.lab.experiments.linear_regression import LinearRegression
 from equipoise.lab.experiments.logistic_regression import LogisticRegression
-from equipoise.lab.result import Result
+from equipoise.lab.result import RUN, Result
 from equipoise.lab.results import Claim, Stat, over_seeds
 from equipoise.lab.train import train
+from equipoise.monitor import Run
 from equipoise.theory import stationary
 
 
@@ -403,7 +404,8 @@ def test_the_radial_part_of_a_walk_is_momentums_own(tmp_path: Path) -> None:
         model_options={"gammas": "ones"}, optimizer_options={"betas": (0.9, 0.999)}, watch={"every": 4, "spectra": 0},
     )  # fmt: skip
     result = train(trial, tmp_path)
-    with Done(result, tmp_path).open() as run:
+    assert result.status == "finished"
+    with Run.open(tmp_path / RUN) as run:
         of = {q: run.series(q, "linear.weight", start=400).values for q in ("radial_decay", "relative_update")}
     found = radial(of["radial_decay"], of["relative_update"], trial.lr, trial.weight_decay)
     assert of["radial_decay"].mean() / trial.weight_decay == pytest.approx(-2 * 0.9 / 1.9, abs=0.1)

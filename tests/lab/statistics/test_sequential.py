@@ -34,7 +34,7 @@ NOISE: dict[str, Noise] = {
 def first_decision(values: np.ndarray, claim: Callable[[Stat], Claim]) -> str:
     """What is said of one experiment, looked at until it is decided."""
     for look in LOOKS:
-        said = claim(Stat.of(values[:look])).verdict
+        said = claim(Stat.of(values[:look].tolist())).verdict
         if said != "undecided":
             return said
     return "undecided"

@@ -40,6 +40,7 @@ class _Task:
 EVEN = (0.95, 1.05)
 """How far from settled a forecast may be that still counts as settled."""
 
+NOISE = "noisy"
 TIMES = 4.0
 """How much larger the product is where it must show in the rotation."""
 
@@ -137,23 +138,36 @@ class LrVsWd(Experiment):
                           checks=[learnt(low)])
                 )  # fmt: skip
         noisy = by_setting([d for d in done if is_noisy(d.trial)], ("lr", "weight_decay"))
-        rows += [_row("noisy", "adamw, constant lr", key[0], own, [_Path.of(d) for d in own if d.measured])
-                 for key, own in noisy.items()]  # fmt: skip
+        late = {key: [_Path.of(d) for d in own if d.measured] for key, own in noisy.items()}
+        rows += [_row(NOISE, "adamw, constant lr", key[0], own, late[key]) for key, own in noisy.items()]
+        lowest = min((lr * decay for lr, decay in noisy), default=0.0)
+        shown = {k: v for k, v in sorted(late.items()) if v and k[0] * k[1] < 1.01 * lowest}
+        curves[f"{NOISE} adamw"] = (
+            {k[0]: Stat.of([p.last for p in v]) for k, v in shown.items()}, {k[0]: v[0] for k, v in shown.items()}
+        )  # fmt: skip
         return Outcome(rows, [*claims, *_settled(noisy)], curves)
 
     def draw(self, outcome: Outcome, figure: Any) -> None:
-        """The metric over lr; and of AdamW the norm and the rotation over the steps, the prediction dashed."""
-        axes = figure.subplots(2, 3)
-        for line, task in zip(axes, SOURCES, strict=True):
+        """The metric over lr; and of AdamW the norm and the rotation over the steps, the prediction dashed.
+
+        Below, at a constant lr, the late rotation over lr.
+        """
+        axes = figure.subplots(3, 3)
+        for line, task in zip(axes, (*SOURCES, NOISE), strict=True):
             for name, style in (("adamw", "o-"), (VARIANT, "s--")):
                 found, _ = outcome.curves.get(f"{task} {name}", ({}, {}))
                 kept = {lr: s for lr, s in found.items() if s.count}
                 line[0].errorbar(list(kept), [s.mean for s in kept.values()],
                                  [0.0 if np.isnan(s.std) else s.std for s in kept.values()], fmt=style, label=name,
                                  capsize=3)  # fmt: skip
-            line[0].set(title=f"{task}: {METRICS[task].replace('_', ' ')}", xlabel="lr", xscale="log")
-            line[0].legend(fontsize=8)
             _, paths = outcome.curves.get(f"{task} adamw", ({}, {}))
+            if task == NOISE:
+                line[0].plot(list(paths), [path.expected[-1] for path in paths.values()], "k--")
+            what = "late rotation" if task == NOISE else METRICS[task].replace("_", " ")
+            line[0].set(
+                title=f"{task}: {what}", xlabel="lr", xscale="log", **({"ylim": (0, None)} if task == NOISE else {})
+            )
+            line[0].legend(fontsize=7)
             for lr, path in paths.items():
                 line[1].semilogy(path.steps, path.norm, label=f"lr {lr:g}")
                 line[2].semilogy(path.steps, path.rotation, label=f"lr {lr:g}")

@@ -93,25 +93,31 @@ class PoorNormalisation(Experiment):
             for key, members in settings.items()
         }
         rows = [_row(key, settings[key], list(turning[key].values())) for key in sorted(settings)]
-        curves = {
-            name: {k[3]: (stat(v, METRIC), Stat.of([t.over_neurons for t in turning[k].values()]))
-                   for k, v in sorted(settings.items()) if k[1:3] == ("layer", name) and not is_noisy(v[0].trial)}
-            for name in (PLAIN, VARIANT)
-        }  # fmt: skip
+        curves: dict[str, Any] = {PLAIN: {}, VARIANT: {}, "spread": {}}
+        for key, members in sorted(settings.items()):
+            if is_noisy(members[0].trial):
+                curves["spread"][f"{key[2]}\n{key[1]}"] = Stat.of([t.over_neurons for t in turning[key].values()])
+            else:
+                curves[key[2]][key[3]] = stat(members, METRIC)
         return Outcome(rows, _claims(settings, turning), curves)
 
     def draw(self, outcome: Outcome, figure: Any) -> None:
-        """Accuracy, and the spread of rotation over neurons, over lr."""
+        """Accuracy over lr, and the spread of rotation over neurons on noisy labels."""
         axes = figure.subplots(1, 2)
         for name, colour in ((PLAIN, "black"), (VARIANT, "tab:orange")):
-            for axis, i in zip(axes, (0, 1), strict=True):
-                kept = {lr: pair[i] for lr, pair in outcome.curves.get(name, {}).items() if pair[i].count}
-                bars = [0.0 if s.count < 2 else s.std for s in kept.values()]
-                axis.errorbar(list(kept), [s.mean for s in kept.values()], bars, fmt="o-", color=colour, capsize=3,
-                              label=name)  # fmt: skip
-        axes[0].set(title="layer normalisation: test accuracy", xlabel="lr", xscale="log")
-        axes[1].set(title="spread of rotation over neurons", xlabel="lr", xscale="log", ylim=(0, None))
+            kept = {lr: s for lr, s in outcome.curves[name].items() if s.count}
+            bars = [0.0 if s.count < 2 else s.std for s in kept.values()]
+            axes[0].errorbar(list(kept), [s.mean for s in kept.values()], bars, fmt="o-", color=colour, capsize=3,
+                             label=name)  # fmt: skip
+        axes[0].set(title="digits, layer normalisation: test accuracy", xlabel="lr", xscale="log")
         axes[0].legend()
+        spread: dict[str, Stat] = {k: s for k, s in outcome.curves["spread"].items() if s.count}
+        colours = ["tab:orange" if k.startswith(VARIANT) else "black" for k in spread]
+        bars = [0.0 if s.count < 2 else s.std for s in spread.values()]
+        axes[1].bar(list(spread), [s.mean for s in spread.values()], 0.6, yerr=bars, color=colours, ecolor="grey",
+                    capsize=3)  # fmt: skip
+        axes[1].tick_params(axis="x", labelsize=7)
+        axes[1].set(title="noisy labels: spread of rotation over neurons")
 
 
 def _row(key: Setting, members: Sequence[Done], turning: Sequence[Turning]) -> dict[str, Any]:
