@@ -181,6 +181,9 @@ def betas(outcome) -> None:
     assert turned["(0.0, 0.99)"] > turned["(0.5, 0.99)"] > max(1, turned["(0.98, 0.99)"])
     values = [row["value"].mean for row in outcome.rows if row["task"] == "text"]
     assert len(set(values)) == len(values) == 8
+    settled = {c.name: c.measured.mean / c.expected for c in outcome.claims if c.statement == "network"}
+    assert len(settled) == 5
+    assert max(abs(ratio - 1) for ratio in settled.values()) < 0.3
     noisy = {
         (row["case"], row["betas"]): row["rotation / default's"].mean for row in outcome.rows if row["task"] == "noisy"
     }

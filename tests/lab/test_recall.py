@@ -1,6 +1,5 @@
 """Recall of facts: what is known of them is found again."""
 
-
 import numpy as np
 import pytest
 

@@ -181,10 +181,13 @@ def _row(entry: Entry) -> dict[str, Any]:
     if entry.telling is not None:
         words = claim_rows([entry.telling])[0]
         told = {"measured": f"{words['claim']}: {words['measured']}", **{k: words[k] for k in list(told)[1:]}}
+    why = (
+        f": {entry.reason}" if entry.verdict == NOT_TESTED else f"; not tested: {entry.reason}" if entry.reason else ""
+    )
     return {
         "statement": entry.says, "parts": entry.parts, **told,
         "seeds": min((c.measured.count for c in entry.claims), default=None),
-        "verdict": f"**{entry.verdict}**" + (f"; not tested: {entry.reason}" if entry.reason else ""),
+        "verdict": f"**{entry.verdict}**{why}",
     }  # fmt: skip
 
 

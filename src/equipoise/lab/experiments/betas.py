@@ -11,7 +11,7 @@ import numpy as np
 from equipoise.lab.config import Trial
 from equipoise.lab.experiments import _walks
 from equipoise.lab.experiments._checks import baseline, learnt, rotates
-from equipoise.lab.experiments._noisy import NOISY, is_noisy
+from equipoise.lab.experiments._noisy import NOISY, is_noisy, not_by_heart
 from equipoise.lab.experiments._sweep import Turning, by_seed, cost, diverged, finished, seeds, stat, worse
 from equipoise.lab.experiments._tasks import CIFAR, DIGITS, METRICS, NEAR, TASKS, TEXT, WIKITEXT
 from equipoise.lab.experiments.base import Done, Experiment, Outcome
@@ -27,9 +27,10 @@ DEFAULT: Betas = (0.9, 0.99)
 FIRSTS, SECONDS = (0.0, 0.5, 0.98), (0.9, 0.999)
 """The other β1, at the default β2; and the other β2, at the default β1."""
 
+PAIRS: tuple[Betas, ...] = (DEFAULT, *((b, DEFAULT[1]) for b in FIRSTS), *((DEFAULT[0], b) for b in SECONDS))
 WALKS: tuple[Betas, ...] = ((0.0, 0.99), (0.5, 0.99), (0.9, 0.99), (0.98, 0.99), (0.9, 0.9), (0.9, 0.999))
-NOISE = "noisy"
-"""The task on which rotation is controlled."""
+NOISE, STILL = "noisy", "noisy, constant lr"
+"""The tasks on which rotation is controlled, and on which it settles by itself."""
 
 KEPT = (0.9, 1.1)
 """Rotation over the default's that counts as the same."""
@@ -95,8 +96,7 @@ class BetaSweep(Experiment):
         found = []
         for base in size.bases:
             own = base.vary({"watch": {"every": max(2, base.steps // 40), "neurons": 0, "spectra": 0}})
-            pairs = [DEFAULT, *((b, DEFAULT[1]) for b in FIRSTS), *((DEFAULT[0], b) for b in SECONDS)]
-            found += [own.vary({"optimizer_options.betas": pair}) for pair in pairs]
+            found += [own.vary({"optimizer_options.betas": pair}) for pair in PAIRS]
             for curve in CURVES.values():
                 curves = {"beta1": {**curve.to_dict(), "steps": base.steps}}
                 found.append(own.vary({"optimizer_options.betas": DEFAULT, "optimizer_options.curves": curves}))
@@ -107,6 +107,8 @@ class BetaSweep(Experiment):
                 times = _rotation(turned.vary({"optimizer_options.betas": DEFAULT})) / _rotation(found[-1])
                 kept = {"lr": turned.lr * times, "weight_decay": turned.weight_decay * times}
                 found.append(found[-1].vary({"optimizer_options.roles": {"matrix": kept}}))
+        still = turned.vary({"optimizer": "adamw", "schedule": "constant", "warmup": 0, "steps": 2 * turned.steps})
+        found += [still.vary({"optimizer_options.betas": pair}) for pair in PAIRS]
         for pair in size.walks:
             found.append(_walks.walk(pair, nested=False, width=size.width, steps=size.steps, rate=size.rate))
         return seeds(found, size.seeds)
@@ -128,7 +130,8 @@ class BetaSweep(Experiment):
             if _walks.is_walk(one.trial):
                 walks.setdefault((beta1, beta2), []).append(one)
             else:
-                task = NOISE if is_noisy(one.trial) else TASKS[one.trial.model]
+                noisy = STILL if one.trial.optimizer == "adamw" else NOISE
+                task = noisy if is_noisy(one.trial) else TASKS[one.trial.model]
                 nets.setdefault(task, {}).setdefault(((beta1, beta2), _kind(one.trial)), []).append(one)
         rows, claims = [], []
         for task, cases in nets.items():
@@ -141,7 +144,7 @@ class BetaSweep(Experiment):
                     "rotation / default's": _turn(members, base),
                     "theory's": _rotation(members[0].trial) / _rotation(base[0].trial) if base else None,
                 })  # fmt: skip
-            claims += _disguised(cases) if task == NOISE else _claims(task, cases)
+            claims += {NOISE: _disguised, STILL: _network}.get(task, lambda c, t=task: _claims(t, c))(cases)
         for pair, members in walks.items():
             over = [_walks.over_theory(d) for d in finished(members)]
             claims += [
@@ -157,7 +160,7 @@ class BetaSweep(Experiment):
         for line, by in ((0, "β1"), (1, "β2")):
             for task, cases in outcome.curves["nets"].items():
                 for kind in (SAME, MATCHED) if task == NOISE else (SAME,):
-                    if task == NOISE and by == "β2":
+                    if task == STILL or (task == NOISE and by == "β2"):
                         continue
                     axis = axes[line, 0]
                     chosen = {p: m for (p, k), m in cases.items() if p[1 - line] == DEFAULT[1 - line]
@@ -178,7 +181,8 @@ class BetaSweep(Experiment):
                     (p, m) for (p, k), m in cases.items() if k == SAME and p[1 - place] == DEFAULT[1 - place]
                 )
                 turns = [_turn(m, base).mean for _, m in found]
-                axis.semilogy([f"{p[place]:g}" for p, _ in found], turns, "o-", label=task)
+                if len(found) > 1:
+                    axis.semilogy([f"{p[place]:g}" for p, _ in found], turns, "o-", label=task)
             pairs = sorted(p for p in outcome.curves["walks"] if p[1 - place] == DEFAULT[1 - place])
             if DEFAULT in pairs:
                 reference = _walk_turn(outcome.curves["walks"][DEFAULT])
@@ -208,7 +212,7 @@ def _kind(trial: Trial) -> str:
 
 
 def _metric(task: str) -> str:
-    return "test_accuracy" if task == NOISE else METRICS[task]
+    return "test_accuracy" if task in (NOISE, STILL) else METRICS[task]
 
 
 def _rotation(trial: Trial) -> float:
@@ -257,18 +261,23 @@ def _disguised(cases: Mapping[tuple[Betas, str], Sequence[Done]]) -> list[Claim]
     return [Claim("in-disguise", "hypothesis from RE", words, 0.0, apart, "above", checks=checks)]
 
 
+def _network(cases: Mapping[tuple[Betas, str], Sequence[Done]]) -> list[Claim]:
+    """Rotation over the default's where layers are scale-invariant, by batch normalisation, and have settled."""
+    base = cases.get((DEFAULT, SAME), [])
+    if not base:
+        return []
+    checks = [rotates(base, "late rotation of the default over theory's"), not_by_heart(base)]
+    return [
+        Claim(f"network/{pair[0]:g}-{pair[1]:g}", "RE Table 1", f"late rotation over the default's: betas {pair}",
+              _rotation(members[0].trial) / _rotation(base[0].trial), _turn(members, base), tolerance=0.1,
+              checks=checks)
+        for (pair, _), members in cases.items() if pair != DEFAULT
+    ]  # fmt: skip
+
+
 def _claims(task: str, cases: Mapping[tuple[Betas, str], Sequence[Done]]) -> list[Claim]:
     base = cases.get((DEFAULT, SAME), [])
     claims = []
-    if task == "vision":  # batch normalisation: its layers are scale-invariant
-        for (pair, kind), members in cases.items():
-            if kind == SAME and pair != DEFAULT:
-                expected = _rotation(members[0].trial) / _rotation(base[0].trial) if base else float("nan")
-                claims.append(
-                    Claim(f"network/{pair[0]:g}-{pair[1]:g}", "RE Table 1",
-                          f"late rotation over the default's: {task}, betas {pair}", expected, _turn(members, base),
-                          tolerance=0.1, checks=[rotates(base, "late rotation of the default over theory's")])
-                )  # fmt: skip
     learns = [learnt(base)]
     firsts, seconds = (
         [base, *(m for (p, k), m in cases.items() if k == SAME and p != DEFAULT and p[i] == DEFAULT[i])] for i in (1, 0)

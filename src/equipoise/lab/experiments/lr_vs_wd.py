@@ -157,16 +157,17 @@ class LrVsWd(Experiment):
             for name, style in (("adamw", "o-"), (VARIANT, "s--")):
                 found, _ = outcome.curves.get(f"{task} {name}", ({}, {}))
                 kept = {lr: s for lr, s in found.items() if s.count}
-                line[0].errorbar(list(kept), [s.mean for s in kept.values()],
-                                 [0.0 if np.isnan(s.std) else s.std for s in kept.values()], fmt=style, label=name,
-                                 capsize=3)  # fmt: skip
-            _, paths = outcome.curves.get(f"{task} adamw", ({}, {}))
-            if task == NOISE:
-                line[0].plot(list(paths), [path.expected[-1] for path in paths.values()], "k--")
+                if kept:
+                    line[0].errorbar(list(kept), [s.mean for s in kept.values()],
+                                     [0.0 if np.isnan(s.std) else s.std for s in kept.values()], fmt=style, label=name,
+                                     capsize=3)  # fmt: skip
             what = "late rotation" if task == NOISE else METRICS[task].replace("_", " ")
-            line[0].set(
-                title=f"{task}: {what}", xlabel="lr", xscale="log", **({"ylim": (0, None)} if task == NOISE else {})
-            )
+            line[0].set(title=f"{task}: {what}", xlabel="lr", xscale="log")
+            _, paths = outcome.curves.get(f"{task} adamw", ({}, {}))
+            if task == NOISE and paths:
+                settled = [path.expected[-1] for path in paths.values()]
+                line[0].plot(list(paths), settled, "k--", label="theory")
+                line[0].set_ylim(0, 1.5 * max(settled))
             line[0].legend(fontsize=7)
             for lr, path in paths.items():
                 line[1].semilogy(path.steps, path.norm, label=f"lr {lr:g}")
@@ -176,8 +177,9 @@ class LrVsWd(Experiment):
                 line[2].semilogy(path.steps, path.expected, "k--", label="settled, by theory")
             line[1].set(title=f"{task}, AdamW: ‖w‖ over the initial", xlabel="step")
             line[2].set(title=f"{task}, AdamW: rotation", xlabel="step")
-            line[2].legend(fontsize=7)
+            line[2].legend(fontsize=6, loc="center left", bbox_to_anchor=(1, 0.5))
             for axis in line:
+                axis.title.set_fontsize(9)
                 axis.minorticks_off()  # a log axis has many, and each is a path in the file
 
 
