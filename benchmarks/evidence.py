@@ -1,6 +1,7 @@
 """Run every experiment of the lab, write its page and its outcome, and the ledger of claims: docs/evidence.md.
 
-Trials lie in `lab/NAME-PRESET` and are not run again, so that a killed run goes on. `--only` takes some alone.
+Trials that are stored with the package or lie in `lab/NAME-PRESET` are not run again, so that a killed run goes on.
+`--only` takes some alone. Seeds come in rounds until all claims are decided, within `--seeds` and `--hours`.
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ def main() -> None:
     parser.add_argument("--preset", choices=PRESETS, default="small")
     parser.add_argument("--output", type=Path, default=Path("lab"), help="folder of trials")
     parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--seeds", type=int, help="at most so many of a setting; default: the preset's")
+    parser.add_argument("--hours", type=float, help="of training an experiment, at most")
     parser.add_argument(
         "--only", nargs="*", choices=list(catalogue()), help="these experiments alone; none: the ledger"
     )
@@ -31,7 +34,10 @@ def main() -> None:
         experiment, folder = find(name), given.output / f"{name}-{given.preset}"
         began = time.perf_counter()
         with bars() as report:
-            outcome, done = conduct(experiment, folder, preset=given.preset, workers=given.workers, report=report)
+            outcome, done = conduct(
+                experiment, folder, preset=given.preset, workers=given.workers, report=report, seeds=given.seeds,
+                hours=given.hours,
+            )  # fmt: skip
         write_page(experiment, outcome, done, DOCS / "lab", preset=given.preset)
         keep(folder / OUTCOME)
         print(f"{name}: {len(done)} trials, {time.perf_counter() - began:.0f} s")

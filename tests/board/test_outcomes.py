@@ -25,14 +25,14 @@ pytest.importorskip("matplotlib")
 
 
 class Small(Experiment):
-    """Two seeds of a few steps."""
+    """Three seeds of a few steps."""
 
     name, source, about = "small", "a test", "Does it run?"
     statements = {"it": f"a test: it learns {made.EVIL}"}  # noqa: RUF012
 
     def trials(self, preset: str) -> list[Trial]:
-        """Two seeds."""
-        return [Trial(lr=3e-3, steps=20, seed=seed) for seed in range(2)]
+        """Three seeds."""
+        return [Trial(lr=3e-3, steps=20, seed=seed) for seed in range(3)]
 
     def analyse(self, done: Any) -> Outcome:
         """With a name that is no good."""
@@ -79,7 +79,7 @@ def test_experiments_are_listed_with_their_trials(url: str) -> None:
     for name in ("linked-file", "linked-figure"):
         assert "no such experiment" in lines[name]["error"]
     assert "link" not in lines
-    assert len([r for r in found["rows"] if r["name"].startswith("small/")]) == 2
+    assert len([r for r in found["rows"] if r["name"].startswith("small/")]) == 3
     at = [c["name"] for c in found["columns"]].index("loss")
     assert all(float(r["cells"][at]) > 0 for r in found["rows"]), "the lab's loss is train_loss"
 

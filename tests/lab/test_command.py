@@ -22,17 +22,17 @@ from equipoise.lab.results import Claim, over_seeds
 
 
 class Own(Experiment):
-    """Two seeds of a regression."""
+    """Three seeds of a regression."""
 
     name, source, about = "own", "me", "Does it learn?"
 
     def trials(self, preset):
         base = Trial(data="regression", model_options={"depth": 0}, lr=0.1, steps=40)
-        return [base.vary({"seed": 0}), base.vary({"seed": 1}), base.vary({"data": "nothing"})]
+        return [*(base.vary({"seed": s}) for s in range(3)), base.vary({"data": "nothing"})]
 
     def analyse(self, done):
         rows = over_seeds([d.result for d in done], ["test_loss"], by=["data"])
-        return Outcome(rows, [Claim("learns", "me", "test loss", 10.0, rows[0]["test_loss"], "below")])
+        return Outcome(rows, [Claim("learns", "me", "test loss", 100.0, rows[0]["test_loss"], "below")])
 
     def draw(self, outcome, figure):
         figure.subplots().plot([1, 2])
@@ -50,11 +50,11 @@ def test_list_and_run(tmp_path: Path) -> None:
     (tmp_path / "own.py").write_text(OWN)
     done = run("run", "own.py", "--preset", "smoke", "--figure", "own.png", cwd=tmp_path)
     assert done.returncode == 1, "a trial failed"
-    assert "2 finished, 1 failed" in done.stdout
+    assert "3 finished, 1 failed" in done.stdout
     assert "data = 'nothing': must be one of" in done.stderr
     assert (tmp_path / "own.png").read_bytes().startswith(b"\x89PNG")
     again = json.loads(run("run", "own.py", "--preset", "smoke", "--json", cwd=tmp_path).stdout)
-    assert again["rows"][0]["finished"] == 2
+    assert again["rows"][0]["finished"] == 3
     assert again["claims"][0]["verdict"] == "agrees"
 
 
@@ -71,11 +71,14 @@ def test_a_page_keeps_what_was_written_by_hand(tmp_path: Path) -> None:
     mean = stored["claims"][0]["measured"]["mean"]
     (claim,) = [line for line in made.splitlines() if line.startswith("| test loss |")]
     cells = [part.strip() for part in claim.strip("|").split("|")]
-    assert cells[:3] == ["test loss", "me", "< 10"]
+    assert cells[:3] == ["test loss", "me", "< 100"]
     assert float(cells[3].split(" ± ")[0]) == pytest.approx(mean, rel=0.01)
-    assert cells[4:] == ["2", "agrees"]
-    assert "Preset `smoke`; seeds 0, 1; 20" in made
-    assert "2 finished, 1 failed" in made
+    low, high = stored["claims"][0]["interval"]
+    assert [float(end) for end in cells[4].split(" to ")] == pytest.approx([low, high], rel=0.05, abs=0.05)
+    assert cells[5].endswith(" σ")
+    assert cells[6:] == ["3", "agrees"]
+    assert "Preset `smoke`; seeds 0, 1, 2; 20" in made
+    assert "3 finished, 1 failed" in made
     picture = (tmp_path / "pages" / "own.svg").read_bytes()
     assert b"<svg" in picture
     page.write_text("# By hand\n\nBefore.\n\n" + made[made.index("<!--") :].replace("agrees", "wrong") + "\nAfter.\n")

@@ -11,13 +11,14 @@ from equipoise.lab import models, optimizers, task
 from equipoise.lab.conduct import conduct, write_figure
 from equipoise.lab.config import Trial
 from equipoise.lab.data import load
-from equipoise.lab.experiments import Done, catalogue, find
+from equipoise.lab.experiments import catalogue, find
 from equipoise.lab.experiments.assumptions import radial
 from equipoise.lab.experiments.linear_regression import LinearRegression
 from equipoise.lab.experiments.logistic_regression import LogisticRegression
-from equipoise.lab.result import Result
+from equipoise.lab.result import RUN, Result
 from equipoise.lab.results import Claim, Stat, over_seeds
 from equipoise.lab.train import train
+from equipoise.monitor import Run
 from equipoise.theory import stationary
 
 
@@ -33,7 +34,7 @@ def test_an_experiment_at_smoke(name: str, tmp_path: Path) -> None:
     assert {claim.statement for claim in outcome.claims} == experiment.statements.keys()
     stored = json.loads((tmp_path / "outcome.json").read_text())
     assert [c["verdict"] for c in stored["claims"]] == [c.verdict for c in outcome.claims]
-    assert {t["key"] for t in stored["trials"]} == {d.folder.name for d in done}
+    assert {t["key"] for t in stored["trials"]} == {d.trial.key for d in done}
     CHECKS[name](outcome)
     assert b"<svg" in (tmp_path / "figure.svg").read_bytes()
     for preset in ("small", "full"):
@@ -89,6 +90,11 @@ def adam_vs_adamw(outcome) -> None:
 def lr_vs_wd(outcome) -> None:
     """AdamW begins too slowly at a low lr and too fast at a high one; its variant rotates as asked at any."""
     early: dict = {}
+    settled = {c.name: c.measured.mean for c in outcome.claims if c.statement == "settled"}
+    assert settled.keys() == {"settled/lr-0.003", "settled/lr-0.03", "settled/product", "settled/theory"}
+    for name in ("settled/lr-0.003", "settled/lr-0.03"):
+        assert settled[name] == pytest.approx(1, abs=0.15)
+    assert settled["settled/product"] > 1.5
     for row in outcome.rows:
         if row["optimizer"] == "adamw":
             early.setdefault(row["task"], []).append(row["early rotation / settled"].mean)
@@ -102,10 +108,13 @@ def lr_vs_wd(outcome) -> None:
 
 def poor_normalisation(outcome) -> None:
     """The variant rotates neurons evenly, whatever the normalisation."""
-    spread = {(r["norm"], r["optimizer"], r["lr"]): r["spread over neurons"].mean for r in outcome.rows}
-    for (norm, optimizer, lr), value in spread.items():
+    spread = {(r["data"], r["norm"], r["lr"], r["optimizer"]): r["spread over neurons"].mean for r in outcome.rows}
+    for (*where, optimizer), value in spread.items():
         if optimizer == "rotational_sgdm":
-            assert value < 0.5 * spread[norm, "sgdm", lr]
+            assert value < 0.6 * spread[*where, "sgdm"]
+    for row in outcome.rows:
+        if row["optimizer"] == "rotational_sgdm" and row["data"] == "classification":
+            assert row["rotation / theory"].mean == pytest.approx(1, abs=0.1), "it rotates as it is asked to"
 
 
 def constrain(outcome) -> None:
@@ -172,6 +181,15 @@ def betas(outcome) -> None:
     assert turned["(0.0, 0.99)"] > turned["(0.5, 0.99)"] > max(1, turned["(0.98, 0.99)"])
     values = [row["value"].mean for row in outcome.rows if row["task"] == "text"]
     assert len(set(values)) == len(values) == 8
+    settled = {c.name: c.measured.mean / c.expected for c in outcome.claims if c.statement == "network"}
+    assert len(settled) == 5
+    assert max(abs(ratio - 1) for ratio in settled.values()) < 0.3
+    noisy = {
+        (row["case"], row["betas"]): row["rotation / default's"].mean for row in outcome.rows if row["task"] == "noisy"
+    }
+    for first in ("0.0", "0.5", "0.98"):
+        assert noisy["same rotation", f"({first}, 0.99)"] == pytest.approx(1, abs=0.1), "as it says"
+    assert noisy["same lr", "(0.0, 0.99)"] > 3 > 1 / 3 > noisy["same lr", "(0.98, 0.99)"] - 0.2
 
 
 def nested_adam(outcome) -> None:
@@ -389,7 +407,8 @@ def test_the_radial_part_of_a_walk_is_momentums_own(tmp_path: Path) -> None:
         model_options={"gammas": "ones"}, optimizer_options={"betas": (0.9, 0.999)}, watch={"every": 4, "spectra": 0},
     )  # fmt: skip
     result = train(trial, tmp_path)
-    with Done(result, tmp_path).open() as run:
+    assert result.status == "finished"
+    with Run.open(tmp_path / RUN) as run:
         of = {q: run.series(q, "linear.weight", start=400).values for q in ("radial_decay", "relative_update")}
     found = radial(of["radial_decay"], of["relative_update"], trial.lr, trial.weight_decay)
     assert of["radial_decay"].mean() / trial.weight_decay == pytest.approx(-2 * 0.9 / 1.9, abs=0.1)

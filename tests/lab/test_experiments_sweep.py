@@ -1,7 +1,5 @@
 """What sweeps share, by hand."""
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 
@@ -12,6 +10,7 @@ from equipoise.lab.experiments._sweep import Turning, best, by_setting, gap, see
 from equipoise.lab.models import gpt, seq2seq
 from equipoise.lab.optimizers import make
 from equipoise.lab.result import Result
+from equipoise.theory import stationary
 
 
 def done(lr: float, values: list[float | None]) -> list[Done]:
@@ -19,7 +18,7 @@ def done(lr: float, values: list[float | None]) -> list[Done]:
     found = []
     for trial, value in zip(seeds([Trial(lr=lr)], len(values)), values, strict=True):
         metrics = {} if value is None else {"test_accuracy": value}
-        found.append(Done(Result(trial, "diverged" if value is None else "finished", metrics=metrics), Path()))
+        found.append(Done(Result(trial, "diverged" if value is None else "finished", metrics=metrics)))
     return found
 
 
@@ -39,11 +38,14 @@ def test_the_best_setting_is_one_where_every_seed_finished() -> None:
 def test_spread_of_rotation() -> None:
     steps = np.array([1.0, 5.0, 10.0])
     layers = {"a": np.array([9.0, 9.0, 1.0]), "b": np.array([9.0, 9.0, 3.0])}
-    neurons = {"a": np.array([[0.0, 0.0, 1.0], [0.0, 0.0, 3.0]]), "b": np.array([[0.0, 0.0, 2.0]] * 2)}
-    turning = Turning(steps, layers, neurons)
+    neurons = {"a": np.array([1.0, 3.0]), "b": np.array([2.0, 2.0])}
+    turning = Turning(steps, layers, neurons, lrs=np.array([0.0, 0.0, 0.1]))
     assert turning.mean == 2.0
     assert turning.over_layers == 0.5  # of 1 and 3
     assert turning.over_neurons == 0.25  # 0.5 and 0
+    trial = Trial(optimizer="rotational_adamw", lr=0.1, weight_decay=0.1)
+    wanted = stationary("adamw", lr=0.1, weight_decay=0.1, size=1).rotation
+    assert turning.over_theory(trial) == pytest.approx(2.0 / wanted), "at the lr of the late steps"
 
 
 def test_roles_have_options_and_transformers_gains() -> None:

@@ -9,15 +9,18 @@ import torch
 from typer.testing import CliRunner
 
 from equipoise.cli import app
+from equipoise.lab import ledger as ledger_module
 from equipoise.lab.conduct import OUTCOME, conduct
 from equipoise.lab.experiments import catalogue, find
 from equipoise.lab.ledger import SEEDS, STORED, VERDICTS, Entry, evidence, keep, ledger, outcomes
 from equipoise.lab.results import Claim, Stat
+from equipoise.lab.statistics import Check
 
 OWN = '''
 from equipoise.lab.config import Trial
 from equipoise.lab.experiments import Experiment, Outcome
 from equipoise.lab.results import Claim, Stat
+from equipoise.lab.statistics import Check
 
 
 class Own(Experiment):
@@ -31,6 +34,7 @@ class Own(Experiment):
 
     def analyse(self, done):
         found = Stat.of([d.result.metrics["test_accuracy"] for d in done])
+        found = Stat(found.mean, 1e-3, found.count)  # as if seeds were alike
         return Outcome(
             [{"accuracy": found}],
             [
@@ -47,7 +51,7 @@ class Own(Experiment):
 
 def run(tmp_path: Path, preset: str) -> None:
     (tmp_path / "own.py").write_text(OWN)
-    conduct(find(str(tmp_path / "own.py")), tmp_path / f"lab/own-{preset}", preset=preset)
+    conduct(find(str(tmp_path / "own.py")), tmp_path / f"lab/own-{preset}", preset=preset, seeds=3)
 
 
 def own(tmp_path: Path) -> dict[str, Entry]:
@@ -62,7 +66,7 @@ def test_ones_own_outcome_makes_entries_of_the_largest_preset(tmp_path: Path) ->
     assert {n: e.verdict for n, e in entries.items()} == {
         "learns": "holds partly", "perfect": "does not hold here", "later": "not run",
     }  # fmt: skip
-    assert entries["learns"].measured == "2 parts: 1 agree, 1 differ"
+    assert entries["learns"].parts == "1 agree, 1 differ"
     assert entries["perfect"].made["preset"] == "small"
     stored = outcomes(tmp_path / "lab")["own"]
     assert stored["config"]["lr"] == 3e-3
@@ -75,6 +79,9 @@ def test_what_is_kept_says_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr("equipoise.lab.ledger.STORED", tmp_path / "stored")
     keep(tmp_path / "lab/own-small" / OUTCOME)
     kept, whole = outcomes()["own"], outcomes(tmp_path / "lab")["own"]
+    lines = [json.loads(line) for line in (tmp_path / "stored/trials/own.jsonl").read_text().splitlines()]
+    assert [line["key"] for line in lines] == sorted(t["key"] for t in whole["trials"])
+    assert all("test_accuracy" in line["metrics"] and line["config"]["lr"] == 3e-3 for line in lines)
     assert "shown" not in kept
     assert kept == {key: value for key, value in whole.items() if key != "shown"}
 
@@ -122,14 +129,46 @@ def test_the_page_is_what_the_ledger_says() -> None:
     [
         ((1.0, 1.0), "holds"), ((1.0, 2.0), "holds partly"), ((2.0, 2.0), "does not hold here"),
         ((2.0, 1.05), "does not hold here"), ((1.05, 1.05), "undecided"), ((1.0, 1.05), "holds partly"),
+        ((None,), "not tested"), ((1.0, None), "holds partly"), ((2.0, None), "does not hold here"),
+        ((1.05, None), "undecided"),
         ((), "not run"),
     ],
 )  # fmt: skip
-def test_parts_are_judged_together(means: tuple[float, ...], verdict: str) -> None:
-    parts = [Claim(f"a/{i}", "RE", "x", 1.0, Stat(mean, 0.01, SEEDS)) for i, mean in enumerate(means)]
+def test_parts_are_judged_together(means: tuple[float | None, ...], verdict: str) -> None:
+    """None: a part that agrees, if only it had been tested."""
+    failed = Check.between("rotation as asked", 0.15, 0.9, 1.1)
+    parts = [
+        Claim(f"a/{i}", "RE", "x", 1.0, Stat(mean or 1.0, 0.004, SEEDS), checks=() if mean else [failed])
+        for i, mean in enumerate(means)
+    ]
     entry = Entry("x", "a", "…", parts)
     assert entry.verdict == verdict
     assert verdict in VERDICTS
+    assert entry.reason == ("rotation as asked: 0.15, needs 0.9 to 1.1" if None in means else "")
+
+
+def test_the_part_that_a_verdict_hangs_on() -> None:
+    """What differs before what is undecided, and of the same the least clear; what was not tested comes last."""
+    failed = [Check.between("rotation as asked", 0.15, 0.9, 1.1)]
+    clear, unclear = (Claim(f"a/{m}", "RE", "x", 1.0, Stat(m, 0.001, SEEDS)) for m in (1.0, 1.03))
+    open_, wrong = (Claim(f"a/{m}", "RE", "x", 1.0, Stat(m, 0.004, SEEDS)) for m in (1.05, 2.0))
+    untested = Claim("a/0", "RE", "x", 1.0, Stat(9.0, 0.004, SEEDS), checks=failed)
+    assert Entry("x", "a", "…", [clear, unclear, untested]).telling == unclear
+    assert Entry("x", "a", "…", [clear, open_, unclear]).telling == open_
+    assert Entry("x", "a", "…", [open_, wrong]).telling == wrong
+    assert Entry("x", "a", "…", [untested]).telling == untested
+    assert Entry("x", "a", "…").telling is None
+
+
+def test_checks_are_stored_and_read_again() -> None:
+    made = Claim("a", "RE", "x", 1.0, Stat(1.0, 0.01, 3), checks=[Check.between("b", 2.0, high=1.0)])
+    again = ledger_module._claim(json.loads(json.dumps(made.to_dict())))
+    assert again.verdict == "not tested"
+    assert again.reason == made.reason == "b: 2, needs at most 1"
+    assert made.to_dict()["interval"] == list(made.interval)
+    assert Check.between("b", None, high=1.0).reason == "b: not recorded, needs at most 1"
+    assert not Check.between("b", None, high=1.0).passed
+    assert not Check.between("b", float("nan"), low=1.0).passed
 
 
 def test_the_command(tmp_path: Path) -> None:
@@ -169,7 +208,16 @@ def test_a_broken_outcome_is_named(tmp_path: Path) -> None:
         outcomes(tmp_path)
 
 
-@pytest.mark.parametrize("wrong", [{"expected": "0.1"}, {"name": 3}, {"measured": {"mean": [1], "std": 0, "count": 3}}])
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"expected": "0.1"},
+        {"name": 3},
+        {"checks": [{"name": "a"}]},
+        {"checks": [3]},
+        {"measured": {"mean": [1], "std": 0, "count": 3}},
+    ],
+)
 def test_a_claim_without_numbers_is_no_outcome(tmp_path: Path, wrong: dict[str, Any]) -> None:
     stored = json.loads(next(STORED.glob("*.json")).read_text())
     stored["claims"][0] |= wrong

@@ -1,7 +1,5 @@
 """Recall of facts: what is known of them is found again."""
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 
@@ -21,7 +19,7 @@ def recall(trial: Trial, decay: float) -> Recall:
     for a in range(0, 300, 20):
         gain = 0.3 * c[a : a + 20].mean() / c.max()
         metrics |= {f"{a + 1}-{a + 20}_loss": 2.0 - gain, f"{a + 1}-{a + 20}_accuracy": 0.25 + gain}
-    return Recall.read(Done(Result(trial, "finished", metrics=metrics), Path()))
+    return Recall.read(Done(Result(trial, "finished", metrics=metrics)))
 
 
 @pytest.mark.parametrize("decay", [0.0, 1.5, 4.25, 11.0])

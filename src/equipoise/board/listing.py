@@ -138,6 +138,9 @@ def read_outcome(file: Path, figure: Path) -> dict[str, Any]:
     for row in tables["claims"]:
         verdicts[row["verdict"]] = verdicts.get(row["verdict"], 0) + 1
     words = {key: str(stored[key]) for key in ("experiment", "source", "preset", "date")}
-    trials = [{"key": str(t["key"]), "status": str(t["status"])} for t in stored["trials"]]
+    trials = [
+        {"key": (key := str(t["key"])), "status": str(t["status"]), "here": (file.parent / key / "run").is_dir()}
+        for t in stored["trials"]
+    ]
     picture = figure.read_bytes() if figure.is_file() else b""
     return words | tables | {"verdicts": verdicts, "trials": trials, "ends": str(shown["ends"]), "figure": picture}

@@ -50,9 +50,18 @@ def lab_run(
     workers: Workers = None,
     threads: Threads = 1,
     on: On = "processes",
+    seeds: Annotated[
+        int | None, typer.Option(help="At most so many, while a claim is undecided. Default: 8 at small, 20 at full.")
+    ] = None,
+    hours: Annotated[
+        float | None, typer.Option(help="Begin no round of seeds that would take more training than this in all.")
+    ] = None,
     json: Json = False,
 ) -> None:
     """Run an experiment, or go on with it where it was stopped; print its table and its claims.
+
+    Trials that come with the package or lie in the folder are not trained again. Seeds come in rounds, of 3, 5, 8, 12
+    and 20, until every claim is decided or the budget is spent.
 
     [dim]equipoise lab run random-walk --preset smoke --figure walk.pdf[/dim]
     """
@@ -63,6 +72,7 @@ def lab_run(
         require("matplotlib", "lab")  # before hours of work, not after
     folder = output or Path("lab") / f"{experiment.name}-{preset}"
     given: dict[str, Any] = {"preset": preset, "workers": workers, "threads": threads, "on": on}
+    given |= {"seeds": seeds, "hours": hours}
     outcome, done = _conduct(experiment, folder, figure, json, given)
     if page is not None:
         from equipoise.lab.page import write_page
@@ -141,7 +151,7 @@ def lab_claims(
     brief: Annotated[bool, typer.Option("--brief", help="A line for each statement, without its parts.")] = False,
     json: Json = False,
 ) -> None:
-    """Every claim of the sources: what they say, what was measured over seeds, and whether it holds.
+    """Every claim of the sources: what they say, what was measured over seeds, its interval, and whether it holds.
 
     [dim]equipoise lab claims --verdict 'does not hold here'[/dim]
     """

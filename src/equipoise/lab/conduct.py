@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import json
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,9 +14,12 @@ from equipoise._extras import need
 from equipoise.lab import on_ray, processes
 from equipoise.lab.attempt import attempt
 from equipoise.lab.config import Trial
-from equipoise.lab.experiments.base import PRESETS, Done, Experiment, Outcome
-from equipoise.lab.result import Report, Result
+from equipoise.lab.experiments.base import PRESETS, Done, Experiment, Outcome, catalogue
+from equipoise.lab.result import RUN, Report, Result
 from equipoise.lab.results import cell, claim_rows, ends
+from equipoise.lab.statistics.rounds import Finding, run_rounds
+from equipoise.lab.trial_store import TRIALS, TrialStore, brief, flat, stored_trials
+from equipoise.monitor import Run
 from equipoise.theory import _check
 
 if TYPE_CHECKING:
@@ -26,18 +28,18 @@ if TYPE_CHECKING:
 OUTCOME, FIGURE = "outcome.json", "figure.svg"
 """What the board shows of an experiment."""
 
-LONG = 300
-"""Characters of a value in a stored config."""
-
 
 def conduct(
     experiment: Experiment, folder: str | os.PathLike[str], *, preset: str = "small", device: str | None = None,
     report: Report | None = None, workers: int | None = None, threads: int = 1, on: str = "processes",
+    seeds: int | None = None, hours: float | None = None,
 ) -> tuple[Outcome, list[Done]]:  # fmt: skip
-    """Run all trials of an experiment that are not done yet, and say what came of it.
+    """Run all trials of an experiment that are not done yet, in rounds of seeds, and say what came of it.
 
-    One that fails is recorded and does not stop the rest; it is tried again the next time. The folder has a directory
-    for each trial, named by its key, `outcome.json`, and `figure.svg` where there is matplotlib.
+    Trials that come with the package (`lab/stored/trials`) or that the folder has are not trained again. One that fails
+    is recorded and does not stop the rest; it is tried again the next time. The folder has a directory for each trial
+    that was trained here, named by its key, `trials.jsonl` with what is worth keeping of them, `outcome.json`, and
+    `figure.svg` where there is matplotlib.
 
     Args:
         experiment: what to run.
@@ -48,30 +50,56 @@ def conduct(
         workers: how many trials at a time. Default: one after the other in this process; on Ray, one for each core.
         threads: of each worker.
         on: "processes" of this machine, or "ray".
+        seeds: at most so many of a setting, as long as a claim is undecided. Default: 8 at `small`, 20 at `full`.
+        hours: no round of seeds is begun that would take more training than this in all.
     """
     place = Path(folder)
-    first = experiment.trials(_check.choice("preset", preset, PRESETS))
+    _check.choice("preset", preset, PRESETS)
     elsewhere = {"processes": processes.run, "ray": on_ray.run}[_check.choice("on", on, ("processes", "ray"))]
     team = _check.whole("workers", os.cpu_count() or 1 if workers is None else workers, low=1)
     each = _check.whole("threads", threads, low=1)
+    if hours is not None:
+        _check.number("hours", hours, low=0, open_low=True)
+    packaged = [stored_trials(experiment.name)] if catalogue().get(experiment.name) is type(experiment) else []
+    store = TrialStore(place / TRIALS, packaged)
+    trained = [0]
 
-    def run(trials: Sequence[Trial]) -> list[Done]:
-        if workers is None and on == "processes":
-            results = _here(trials, place, device, report)
+    def train(trials: Sequence[Trial]) -> list[Done]:
+        found = {trial.key: store.get(trial, experiment.version) for trial in trials}
+        missing = list({trial.key: trial for trial in trials if found[trial.key] is None}.values())
+        before = trained[0]
+        trained[0] += len(missing)
+
+        def told(number: int, count: int, trial: Trial, step: int) -> None:
+            if report is not None:
+                report(before + number, before + count, trial, step)
+
+        if not missing:
+            results = []
+        elif workers is None and on == "processes":
+            results = _here(missing, place, device, told)
         else:
-            results = elsewhere(trials, place, workers=team, threads=each, device=device, report=report)
-        return [Done(result, place / result.trial.key) for result in results]
+            results = elsewhere(missing, place, workers=team, threads=each, device=device, report=told)
+        for result in results:
+            found[result.trial.key] = _measured(experiment, result, place, store)
+        return [done for trial in trials if (done := found[trial.key]) is not None]
 
-    done = run(first)
-    known = {d.trial.key for d in done}
-    more = [trial for trial in experiment.then(preset, done) if trial.key not in known]
-    if more:
-        done += run(more)
-    outcome = experiment.analyse(done)
-    store(experiment, preset, outcome, done, place)
+    finding = run_rounds(experiment, preset, train, seeds=seeds, hours=hours)
+    write_outcome(experiment, preset, finding, place)
     if find_spec("matplotlib") is not None:
-        write_figure(experiment, outcome, place / FIGURE)
-    return outcome, done
+        write_figure(experiment, finding.outcome, place / FIGURE)
+    return finding.outcome, finding.done
+
+
+def _measured(experiment: Experiment, result: Result, place: Path, store: TrialStore) -> Done:
+    """A trial that was trained, with what its experiment needs of its run; kept, unless it failed."""
+    if result.status == "failed":
+        return Done(result)
+    measured: Mapping[str, Any] = {}
+    if result.status == "finished" or experiment.measures_diverged:
+        with Run.open(place / result.trial.key / RUN) as run:
+            measured = experiment.measure(result, run)
+    return store.add(result, measured, experiment.version)
 
 
 def _here(trials: Sequence[Trial], place: Path, device: str | None, report: Report | None) -> list[Result]:
@@ -89,13 +117,15 @@ def _here(trials: Sequence[Trial], place: Path, device: str | None, report: Repo
     return results
 
 
-def store(experiment: Experiment, preset: str, outcome: Outcome, done: Sequence[Done], folder: Path) -> None:
+def write_outcome(experiment: Experiment, preset: str, finding: Finding, folder: Path) -> None:
     """Write the outcome: table, claims, config, versions and dates of the trials, and how each ended."""
+    outcome, done = finding.outcome, finding.done
     shared, own = _configs([d.trial for d in done])
     content = {
         "experiment": experiment.name, "source": experiment.source, "preset": preset,
         "statements": dict(experiment.statements), "date": max((d.result.date for d in done), default=""),
         "versions": [dict(v) for v in sorted({tuple(d.result.versions.items()) for d in done})],
+        "seeds": finding.seeds, "ended": finding.ended,
         "rows": [{k: _plain(v) for k, v in row.items()} for row in outcome.rows],
         "claims": [claim.to_dict() for claim in outcome.claims], "config": shared,
         "shown": {  # in words, for pages
@@ -115,22 +145,9 @@ def store(experiment: Experiment, preset: str, outcome: Outcome, done: Sequence[
 
 def _configs(trials: Sequence[Trial]) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """What all trials have in common, and what each has besides; options by their paths."""
-    every = [{k: _brief(v) for k, v in _flat(dataclasses.asdict(trial)).items()} for trial in trials]
+    every = [{k: brief(v) for k, v in flat(dataclasses.asdict(trial)).items()} for trial in trials]
     shared = {k: v for k, v in every[0].items() if all(k in e and e[k] == v for e in every)} if every else {}
     return shared, [{k: v for k, v in e.items() if k not in shared} for e in every]
-
-
-def _brief(value: Any) -> Any:
-    """A value of a config; of a long one, as a curve point by point, its hash: the trial's result has it whole."""
-    text = json.dumps(value, sort_keys=True)
-    return value if len(text) < LONG else f"sha256:{hashlib.sha256(text.encode()).hexdigest()}"
-
-
-def _flat(fields: dict[str, Any]) -> dict[str, Any]:
-    flat: dict[str, Any] = {}
-    for name, value in fields.items():
-        flat |= {f"{name}.{option}": v for option, v in value.items()} if isinstance(value, dict) else {name: value}
-    return flat
 
 
 def write_figure(experiment: Experiment, outcome: Outcome, path: str | os.PathLike[str]) -> None:

@@ -11,14 +11,15 @@ from typing import Any, final
 
 from equipoise.lab.conduct import OUTCOME
 from equipoise.lab.experiments.base import PRESETS, catalogue
-from equipoise.lab.results import Claim, Stat, markdown
+from equipoise.lab.results import NOT_TESTED, Claim, Stat, claim_rows, markdown
+from equipoise.lab.statistics import LOOKS, Check
+from equipoise.lab.trial_store import STORED, TRIALS, keep_trials
 
-VERDICTS = ("holds", "holds partly", "does not hold here", "undecided", "not run")
-SEEDS = 3
+VERDICTS = ("holds", "holds partly", "does not hold here", "undecided", NOT_TESTED, "not run")
+SEEDS = LOOKS[0]
 """A claim measured over fewer seeds is not judged."""
 
-STORED = Path(__file__).parent / "stored"
-"""Outcomes that come with the package, a file for each experiment; `make evidence` writes them."""
+PARTS = {"agrees": "agree", "differs": "differ", "undecided": "undecided", NOT_TESTED: NOT_TESTED}
 
 
 @final
@@ -44,6 +45,8 @@ class Entry:
     def verdict(self) -> str:
         """It holds where all parts agree, and partly where some do; one of `VERDICTS`.
 
+        Parts that were not tested count as open: a statement with such parts holds partly at best.
+
         >>> good = Claim("a/1", "RE", "norm", 1.0, Stat(1.0, 0.0, 3))
         >>> poor = Claim("a/2", "RE", "norm", 2.0, Stat(1.0, 0.0, 3))
         >>> [Entry("x", "a", "…", parts).verdict for parts in ([good], [good, poor], [poor], [])]
@@ -54,31 +57,49 @@ class Entry:
         found = [claim.verdict for claim in self.claims]
         if "agrees" in found:
             return "holds" if set(found) == {"agrees"} else "holds partly"
-        return "does not hold here" if "differs" in found else "undecided"
+        if "differs" in found:
+            return "does not hold here"
+        return "undecided" if "undecided" in found else NOT_TESTED
 
     @property
-    def measured(self) -> str:
-        """The number of a single part; of more, how many agree."""
-        if len(self.claims) <= 1:
-            return str(self.claims[0].measured) if self.claims else "—"
+    def parts(self) -> str:
+        """How many parts there are, and how many of them agree."""
         found = [claim.verdict for claim in self.claims]
-        counts = ", ".join(f"{found.count(v)} {v}" for v in ("agrees", "differs", "undecided") if v in found)
-        return f"{len(found)} parts: {counts}".replace("agrees", "agree").replace("differs", "differ")
+        counts = ", ".join(f"{found.count(v)} {word}" for v, word in PARTS.items() if v in found)
+        return counts if len(found) > 1 else "1" if found else "—"
+
+    @property
+    def telling(self) -> Claim | None:
+        """The part that the verdict hangs on: of those that are least in favour, the one that is least clear."""
+        order = {"differs": 0, "undecided": 1, "agrees": 2, NOT_TESTED: 3}
+        return min(self.claims, key=lambda c: (order[c.verdict], c.clearness), default=None)
+
+    @property
+    def reason(self) -> str:
+        """Why parts were not tested: each check that did not pass, as the first part has it, and of how many parts."""
+        failed: dict[str, list[Check]] = {}
+        for claim in self.claims:
+            for check in claim.failed:
+                failed.setdefault(check.name, []).append(check)
+        more = {name: f" ({len(found)} parts)" if len(found) > 1 else "" for name, found in failed.items()}
+        return "; ".join(f"{found[0].reason}{more[name]}" for name, found in failed.items())
 
     def to_dict(self) -> dict[str, Any]:
         """All of it, for JSON."""
         return {
             "experiment": self.experiment, "statement": self.name, "says": self.says, "verdict": self.verdict,
+            "reason": self.reason,
             "claims": [claim.to_dict() for claim in self.claims], **self.made,
         }  # fmt: skip
 
 
 def keep(file: Path) -> None:
-    """Store an outcome with the package, without what can be made of it."""
+    """Store an outcome with the package, without what can be made of it, and its trials."""
     content = {k: v for k, v in json.loads(file.read_text(encoding="utf-8")).items() if k != "shown"}
     parts = [f"{json.dumps(k)}: {_lines(v)}" for k, v in content.items()]
     STORED.mkdir(exist_ok=True)
     (STORED / f"{content['experiment']}.json").write_text("{\n" + ",\n".join(parts) + "\n}\n", encoding="utf-8")
+    keep_trials(content["experiment"], file.parent / TRIALS, STORED)
 
 
 def _lines(value: Any) -> str:
@@ -149,15 +170,25 @@ def evidence(entries: Sequence[Entry]) -> str:
         own = [e for e in entries if e.experiment == name]
         made = next((e.made for e in own if e.made), None)
         how = "Not run." if made is None else f"Preset `{made['preset']}`, {made['date']}, {_versions(made)}."
-        rows = [
-            {
-                "statement": e.says, "measured": e.measured,
-                "seeds": min((c.measured.count for c in e.claims), default=None), "verdict": f"**{e.verdict}**",
-            }
-            for e in own
-        ]  # fmt: skip
+        rows = [_row(e) for e in own]
         parts.append(f"## {name}\n\n[Page](lab/{name}.md). {how}\n\n{markdown(rows)}")
     return "\n\n".join(parts)
+
+
+def _row(entry: Entry) -> dict[str, Any]:
+    """A statement as a row: its parts, the number that the verdict hangs on with interval and effect, and why."""
+    told = {"measured": "—", "interval": "—", "effect": "—", "source's": "—"}
+    if entry.telling is not None:
+        words = claim_rows([entry.telling])[0]
+        told = {"measured": f"{words['claim']}: {words['measured']}", **{k: words[k] for k in list(told)[1:]}}
+    why = (
+        f": {entry.reason}" if entry.verdict == NOT_TESTED else f"; not tested: {entry.reason}" if entry.reason else ""
+    )
+    return {
+        "statement": entry.says, "parts": entry.parts, **told,
+        "seeds": min((c.measured.count for c in entry.claims), default=None),
+        "verdict": f"**{entry.verdict}**{why}",
+    }  # fmt: skip
 
 
 def _versions(made: Mapping[str, Any]) -> str:
@@ -177,8 +208,10 @@ def _statements(content: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 
 def _claim(fields: Mapping[str, Any]) -> Claim:
-    own: dict[str, Any] = {key: value for key, value in fields.items() if key != "verdict"}
+    derived = ("verdict", "interval", "effect")
+    own: dict[str, Any] = {key: value for key, value in fields.items() if key not in derived}
     own["measured"] = Stat(**fields["measured"])
+    own["checks"] = [Check.read(check) for check in fields.get("checks", ())]
     made = Claim(**own)
     measured = made.measured
     numbers = (made.expected, made.tolerance, measured.mean, measured.std, measured.count)

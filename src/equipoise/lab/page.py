@@ -62,7 +62,9 @@ def section(outcome: Outcome, done: Sequence[Done], name: str, preset: str) -> s
     date = dates[0] if len(dates) == 1 else f"{dates[0]} to {dates[-1]}" if dates else "—"
     parts = [
         f"Preset `{preset}`; seeds {', '.join(map(str, seeds))}; {date}; {'; '.join(made)}. "
-        f"{ends([d.result for d in done])}. ± is the standard deviation of a single seed.",
+        f"{ends([d.result for d in done])}. ± is the standard deviation of a single seed; an effect is the distance "
+        "from the source's number in such deviations; intervals may be looked at five times "
+        "([how it is decided](../evidence.md)).",
         f"![{name}]({name}.svg)",
         markdown(outcome.rows),
         markdown(claim_rows(outcome.claims)),

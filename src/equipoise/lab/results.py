@@ -12,12 +12,11 @@ from typing import Any, final
 import numpy as np
 
 from equipoise.lab.result import Result
+from equipoise.lab.statistics import LOOKS, Check, decide, margin
+from equipoise.lab.statistics.sequential import RELATIONS
 from equipoise.theory import _check
 
-T_95 = {1: 12.706, 2: 4.303, 3: 3.182, 4: 2.776, 5: 2.571, 6: 2.447, 7: 2.365, 8: 2.306, 9: 2.262, 10: 2.228}
-"""Student's t for a two-sided 95 % interval, by degrees of freedom."""
-
-RELATIONS = ("about", "above", "below")
+NOT_TESTED = "not tested"
 
 
 @final
@@ -27,7 +26,7 @@ class Stat:
 
     >>> stat = Stat.of([1.0, 2.0, 3.0])
     >>> str(stat), round(stat.margin, 3)
-    ('2.00 ± 1.00', 2.484)
+    ('2.00 ± 1.00', 9.101)
     >>> str(Stat(-0.0005, 0.009, 3)), str(Stat(1.0, 1e-8, 3))
     ('-0.0005 ± 0.0090', '1 ± 1e-08')
     """
@@ -46,10 +45,13 @@ class Stat:
 
     @property
     def margin(self) -> float:
-        """Half the width of the mean's 95 % interval; infinite for a single seed."""
-        if self.count < 2:
-            return math.inf
-        return T_95.get(self.count - 1, 2.0) * self.std / math.sqrt(self.count)
+        """Half the width of the mean's interval, as `equipoise.lab.statistics` has it; infinite for a single seed."""
+        return margin(self.std, self.count)
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """Where the mean over all seeds lies, with the error rate of `equipoise.lab.statistics`."""
+        return self.mean - self.margin, self.mean + self.margin
 
     def __str__(self) -> str:
         if self.count == 0:
@@ -79,6 +81,7 @@ class Claim:
         measured: ours.
         relation: "about", within `tolerance`; or the measured number is "above" or "below" the expected one.
         tolerance: relative, of the expected number; where that is 0, absolute. Ours where the source has none.
+        checks: what must be true for it to be tested; where one does not pass it is not tested.
     """
 
     name: str
@@ -88,6 +91,7 @@ class Claim:
     measured: Stat
     relation: str = "about"
     tolerance: float = 0.05
+    checks: Sequence[Check] = ()
 
     def __post_init__(self) -> None:
         _check.choice("relation", self.relation, RELATIONS)
@@ -103,20 +107,53 @@ class Claim:
         return self.tolerance * (abs(self.expected) or 1.0)
 
     @property
+    def interval(self) -> tuple[float, float]:
+        """Of the mean over seeds."""
+        return self.measured.interval
+
+    @property
+    def effect(self) -> float:
+        """Its size: the mean less the expected number, in standard deviations of a seed; nan where there is none."""
+        apart, std = self.measured.mean - self.expected, self.measured.std
+        return apart / std if std > 0 else math.nan
+
+    @property
+    def decision(self) -> str:
+        """Agrees or differs, where the interval of the mean lies on one side; else undecided. Without the checks.
+
+        Fewer seeds than those of the first look decide nothing.
+        """
+        if self.measured.count < LOOKS[0]:
+            return "undecided"
+        low, high = self.interval
+        return decide(low, high, relation=self.relation, expected=self.expected, room=self.room)
+
+    @property
+    def failed(self) -> list[Check]:
+        """The checks that do not pass."""
+        return [check for check in self.checks if not check.passed]
+
+    @property
     def verdict(self) -> str:
-        """Agrees or differs, where the 95 % interval of the mean lies on one side; else undecided."""
-        m, margin = self.measured.mean, self.measured.margin
-        if self.relation == "about":
-            room = self.room - abs(m - self.expected)
-        else:
-            room = m - self.expected if self.relation == "above" else self.expected - m
-        if room == margin == 0 and self.relation != "about":
-            return "undecided"  # exactly as expected, neither above nor below
-        return "agrees" if room >= margin else "differs" if room < -margin else "undecided"
+        """The decision, or "not tested" where a check does not pass."""
+        return NOT_TESTED if self.failed else self.decision
+
+    @property
+    def reason(self) -> str:
+        """Why it was not tested, in words; "" where it was."""
+        return "; ".join(check.reason for check in self.failed)
+
+    @property
+    def clearness(self) -> float:
+        """How far the interval is from deciding otherwise, in its own half widths; the lower, the less clear."""
+        m, half = self.measured.mean, self.measured.margin
+        apart = self.room - abs(m - self.expected) if self.relation == "about" else m - self.expected
+        return abs(apart) / half if half > 0 else math.inf
 
     def to_dict(self) -> dict[str, Any]:
-        """All fields and the verdict."""
-        return dataclasses.asdict(self) | {"verdict": self.verdict}
+        """All fields, interval, effect and verdict; what is not finite is None, as JSON has no word for it."""
+        found = {"interval": [_finite(end) for end in self.interval], "effect": _finite(self.effect)}
+        return dataclasses.asdict(self) | found | {"verdict": self.verdict}
 
 
 def over_seeds(results: Sequence[Result], metrics: Sequence[str], by: Sequence[str]) -> list[dict[str, Any]]:
@@ -144,20 +181,43 @@ def over_seeds(results: Sequence[Result], metrics: Sequence[str], by: Sequence[s
 
 
 def claim_rows(claims: Sequence[Claim]) -> list[dict[str, str]]:
-    """Claims as rows of words: what, who says it, the source's number, ours, over how many seeds, and the verdict.
+    """Claims as rows of words: what, who says it, the source's number, ours, its interval and effect, and the verdict.
 
-    >>> claim_rows([Claim("a", "RE", "norm", 2.0, Stat(2.0, 0.01, 3))])[0]["source's"]
-    '2 ± 0.1'
+    >>> row = claim_rows([Claim("a", "RE", "norm", 2.0, Stat(2.0, 0.01, 3))])[0]
+    >>> row["source's"], row["interval"]
+    ('2 ± 0.1', '1.909 to 2.091')
     """
     table = []
+    untested = any(c.failed for c in claims)
     for c in claims:
         sign = {"about": "", "above": "> ", "below": "< "}[c.relation]
         room = f" ± {c.room:g}" if c.relation == "about" else ""
         table.append({
             "claim": c.quantity, "source": c.source, "source's": f"{sign}{c.expected:g}{room}",
-            "measured": str(c.measured), "seeds": str(c.measured.count), "verdict": c.verdict,
+            "measured": str(c.measured), "interval": interval_words(c.measured), "effect": effect_words(c),
+            "seeds": str(c.measured.count), "verdict": c.verdict,
+            **({"why not tested": c.reason} if untested else {}),
         })  # fmt: skip
     return table
+
+
+def interval_words(stat: Stat) -> str:
+    """The interval of a mean, with the digits that its width says something about.
+
+    >>> interval_words(Stat(0.5, 0.001, 3)), interval_words(Stat(0.5, 0.001, 1))
+    ('0.4909 to 0.5091', '—')
+    """
+    low, high = stat.interval
+    if not math.isfinite(low) or not math.isfinite(high):
+        return "—"
+    width = high - low
+    digits = max(0, 2 - math.floor(math.log10(width))) if width > 0 else 4
+    return f"{low:.{digits}f} to {high:.{digits}f}" if digits <= 8 else f"{low:.5g} to {high:.5g}"
+
+
+def effect_words(claim: Claim) -> str:
+    """The size of an effect in words."""
+    return f"{claim.effect:+.2g} σ" if math.isfinite(claim.effect) else "—"
 
 
 def markdown(rows: Sequence[Mapping[str, Any]]) -> str:
@@ -186,6 +246,10 @@ def ends(results: Sequence[Result]) -> str:
 def cell(value: Any) -> str:
     """A value of a table as text."""
     return f"{value:.4g}" if isinstance(value, float) else "" if value is None else str(value)
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
 
 
 def hashable(value: Any) -> Any:

@@ -21,7 +21,7 @@ from equipoise.lab.results import cell, claim_rows, ends
 
 COLOURS = {
     "agrees": "green", "holds": "green", "holds partly": "cyan", "differs": "red", "does not hold here": "red",
-    "undecided": "yellow", "not run": "dim",
+    "undecided": "yellow", "not tested": "magenta", "not run": "dim",
 }  # fmt: skip
 
 
@@ -31,9 +31,9 @@ SELDOM = 30.0
 
 @contextmanager
 def bars() -> Iterator[Report]:
-    """Two bars on the error stream, of all trials and of the last that told; gives what tells them.
+    """One bar on the error stream, of all trials that are to be trained, with an estimate of what is left.
 
-    Where it is no terminal, a line now and then.
+    It names the trial that told last. Where it is no terminal, a line now and then says the same.
     """
     console = Console(stderr=True)
     if not console.is_terminal:
@@ -41,28 +41,30 @@ def bars() -> Iterator[Report]:
         return
     columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.completed:.0f}/{task.total:.0f}"))
     with Progress(*columns, TimeRemainingColumn(), console=console, transient=True) as progress:
-        every = progress.add_task("trials", total=1)
-        one = progress.add_task("", total=1)
+        bar = progress.add_task("trials", total=1)
         parts: dict[int, float] = {}
 
         def report(number: int, count: int, trial: Trial, step: int) -> None:
             name = f"{trial.model} {trial.data} {trial.optimizer} seed {trial.seed}"
             parts[number] = step / trial.steps
-            progress.update(every, total=count, completed=sum(parts.values()))
-            progress.update(one, description=name, total=trial.steps, completed=step)
+            progress.update(bar, description=name, total=count, completed=sum(parts.values()))
 
         yield report
 
 
 def _lines(console: Console) -> Report:
     parts: dict[int, float] = {}
-    last = [time.monotonic()]
+    began = time.monotonic()
+    last = [began]
 
     def report(number: int, count: int, trial: Trial, step: int) -> None:
         parts[number] = step / trial.steps
         if time.monotonic() > last[0] + SELDOM:
             last[0] = time.monotonic()
-            console.print(f"{sum(parts.values()):.1f} of {count} trials", highlight=False)
+            done = sum(parts.values())
+            left = (last[0] - began) * (count / done - 1) / 60 if done else float("nan")
+            told = f", about {left:.0f} min left" if done else ""
+            console.print(f"{done:.1f} of {count} trials{told}", highlight=False)
 
     return report
 
@@ -115,8 +117,10 @@ def render_ledger(entries: Sequence[Entry], *, brief: bool) -> Group:
             table.add_row(_coloured(entry.verdict), f"[bold]{escape(entry.says)}[/]")
             for row in () if brief else claim_rows(entry.claims):
                 said, colour = row["source's"], _coloured(row["verdict"])
-                told = f"  {row['claim']}: {row['measured']}; said {said} ({row['source']}); {row['seeds']} seeds: "
-                table.add_row("", f"{escape(told)}{colour}")
+                told = f"  {row['claim']}: {row['measured']}, {row['interval']}, effect {row['effect']}; said {said} "
+                told += f"({row['source']}); {row['seeds']} seeds: "
+                why = row.get("why not tested", "")
+                table.add_row("", f"{escape(told)}{colour}{escape(f' ({why})' if why else '')}")
     return Group(table, "", counts(entries))
 
 

@@ -145,7 +145,7 @@ def gather(folder: Path) -> list[Done]:
     for place in sorted(p for p in folder.iterdir() if p.is_dir()):
         for name in (RESULT, FAILED):
             if (place / name).is_file():
-                found.append(Done(Result.read(place, name), place))
+                found.append(Done(Result.read(place, name)))
                 break
     if not found:
         raise ValueError(f"{folder}: has no result of a trial yet")

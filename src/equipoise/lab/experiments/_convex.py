@@ -14,9 +14,13 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 import numpy as np
 
 from equipoise.lab.config import Trial
+from equipoise.lab.experiments._checks import inside
 from equipoise.lab.experiments._sweep import by_setting, seeds, tuned
 from equipoise.lab.experiments.base import Done, Experiment, Outcome
+from equipoise.lab.result import Result
 from equipoise.lab.results import Claim, Stat
+from equipoise.lab.statistics import Check
+from equipoise.monitor import Run
 from equipoise.theory._check import Array
 
 if TYPE_CHECKING:
@@ -29,6 +33,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
 """Momentum 0.9, 0.9 and 0.95. The one matrix is an output layer, to which Muon has to be told to come."""
 
 WEIGHT = "head.weight"
+PATHS = ("batch_size", "data_options.condition", "data_options.noise", "optimizer")
 LEAST = 1e-9
 """Of the loss: less cannot be told from nothing in float32."""
 
@@ -120,17 +125,32 @@ class Convex(Experiment):
                 found += [flat.vary({"lr": lr}) for lr in size.floors[name]]
         return [one.vary({"data_options.seed": one.seed}) for one in seeds(found, size.seeds)]
 
+    def measure(self, result: Result, run: Run) -> dict[str, Any]:
+        """Effective rank of gradients, extreme singular values, and the losses that `left` is counted from."""
+        entropy = run.series(f"grad_entropy/{WEIGHT}")
+        side = min(run.tensors[WEIGHT].shape)
+        zero, least = _losses(type(self), json.dumps(dict(result.trial.data_options)))
+        grads = [run.series(f"grad_{end}/{WEIGHT}").values for end in ("bottom", "top")]
+        updates = [run.series(f"update_{end}", WEIGHT).values for end in ("bottom", "top")]
+        moved = updates[1] > 0  # not the last step, where lr is 0
+        return {
+            "steps": entropy.steps.astype(float), "rank": side**entropy.values, "zero": zero, "least": least,
+            "flatness": {
+                "gradient": float((grads[0] / grads[1]).mean()),
+                "step": float((updates[0][moved] / updates[1][moved]).mean()),
+            },
+        }  # fmt: skip
+
     def left(self, one: Done) -> tuple[Array, Array]:
         """Steps, and what is left of the loss over the optimum, of that at W = 0."""
-        zero, least = _losses(type(self), json.dumps(dict(one.trial.data_options)))
+        zero, least = one.measured["zero"], one.measured["least"]
         steps, found = zip(*one.result.tests, strict=True)
         loss = np.array([f["test_loss"] for f in found])
         return np.array(steps, float), np.maximum((loss - least) / (zero - least), LEAST)
 
     def best(self, done: Sequence[Done]) -> dict[tuple[Setting, str], list[Done]]:
         """The trials of each setting and optimizer at the lr that is best for them."""
-        paths = ("batch_size", "data_options.condition", "data_options.noise", "optimizer")
-        swept = tuned([d for d in done if d.trial.schedule == "cosine"], paths, "test_loss", lowest=True)
+        swept = tuned([d for d in done if d.trial.schedule == "cosine"], PATHS, "test_loss", lowest=True)
         return {
             (Setting("full" if batch == v[0].trial.data_options["samples"] else "mini", c, e), name): v
             for (batch, c, e, name), v in swept.items()
@@ -139,7 +159,10 @@ class Convex(Experiment):
     def analyse(self, done: Sequence[Done]) -> Outcome:
         """A row for each setting and optimizer at its best lr."""
         chosen = self.best(done)
-        seen = {key: [_Seen.read(d, *self.left(d)) for d in members] for key, members in chosen.items()}
+        seen = {
+            key: [_Seen(*self.left(d), d.measured["steps"], d.measured["rank"]) for d in members]
+            for key, members in chosen.items()
+        }
         rows = []
         for (setting, name), each in seen.items():
             rows.append({
@@ -149,26 +172,36 @@ class Convex(Experiment):
                 "late": Stat.of([s.late for s in each]),
             })  # fmt: skip
         flat = [d for d in done if d.trial.schedule == "constant" and d.result.status == "finished"]
-        return Outcome(rows, [*self.claims(seen), *self.floors(flat)], {"seen": seen})
+        sweeps = by_setting([d for d in done if d.trial.schedule == "cosine"], (*PATHS, "lr"))
+        grid = {key: inside(own, {k: v for k, v in sweeps.items() if k[:4] == path}, key[1])
+                for key, own in chosen.items() if (path := tuple(own[0].trial.get(p) for p in PATHS))}  # fmt: skip
+        return Outcome(rows, [*self.claims(seen, grid), *self.floors(flat)], {"seen": seen})
 
-    def claims(self, seen: Mapping[tuple[Setting, str], Sequence[_Seen]]) -> list[Claim]:
-        """Of the sweep."""
+    def claims(
+        self, seen: Mapping[tuple[Setting, str], Sequence[_Seen]], grid: Mapping[tuple[Setting, str], Check]
+    ) -> list[Claim]:
+        """Of the sweep; each needs the best learning rates of what it compares inside their grids."""
         settings = sorted({key[0] for key in seen})
         noises = sorted({s.noise for s in settings})
         conditions = sorted({s.condition for s in settings})
         if len(seen) < len(settings) * len(OPTIMIZERS):
             return []
         low, high = conditions[0], conditions[-1]
+        used: list[Check] = []  # by the values of the next claim
 
         def at(name: str, condition: float, batch: str = "full", noise: float = noises[0], what: str = "last") -> Array:
-            return np.array([getattr(s, what) for s in seen[Setting(batch, condition, noise), name]])
+            key = (Setting(batch, condition, noise), name)
+            used.append(grid[key])
+            return np.array([getattr(s, what) for s in seen[key]])
 
         def gain(over: str, condition: float, batch: str = "full") -> Array:
             return at("muon", condition, batch) - at(over, condition, batch)
 
         def claim(name: str, what: str, values: Array, relation: str, **own: Any) -> Claim:
             source = "theory" if self.statements[name.partition("/")[0]].startswith("theory") else self.source
-            return Claim(name, source, what, 0.0, Stat.of(list(values)), relation, **own)
+            checks = list(dict.fromkeys(used))
+            used.clear()
+            return Claim(name, source, what, 0.0, Stat.of(list(values)), relation, **own, checks=checks)
 
         found = []
         for name in OPTIMIZERS:
@@ -190,6 +223,7 @@ class Convex(Experiment):
             what = f"decades left by {name}, {batch} batch, noise {noises[1]:g} less {noises[0]:g}"
             found.append(claim(f"noise/{name}-{batch}", what, change, relation, **own))
         first = at("muon", high, what="first") - at("muon", low, what="first")
+        used.clear()  # no learning rate has come in by then
         what = f"effective rank of the first gradient, condition {high:g} less {low:g}"
         found.append(claim("gradient-rank", what, first, "below"))
         for batch in ("full", "mini"):
@@ -247,14 +281,6 @@ class _Seen:
     left: Array
     rank_steps: Array
     rank: Array
-    side: int
-
-    @staticmethod
-    def read(done: Done, steps: Array, left: Array) -> _Seen:
-        with done.open() as run:
-            entropy = run.series(f"grad_entropy/{WEIGHT}")
-            side = min(run.tensors[WEIGHT].shape)
-        return _Seen(steps, left, entropy.steps.astype(float), side**entropy.values, side)
 
     @property
     def last(self) -> float:

@@ -10,9 +10,11 @@ from typing import Any, final
 import numpy as np
 
 from equipoise.lab.config import Trial
-from equipoise.lab.experiments._watched import hidden, of_neurons
+from equipoise.lab.experiments._watched import curve, hidden, of_neurons
 from equipoise.lab.experiments.base import Done
 from equipoise.lab.results import Stat, hashable
+from equipoise.monitor import Run
+from equipoise.theory import stationary
 from equipoise.theory._check import Array
 
 LATE = 0.5
@@ -52,11 +54,19 @@ def finished(done: Sequence[Done]) -> list[Done]:
     return [d for d in done if d.result.status == "finished"]
 
 
+def chosen_by(done: Sequence[Done], metric: str) -> str:
+    """The metric that settings are chosen by: the validation part's where all have one, else the test's itself."""
+    validation = metric.replace("test_", "validation_")
+    return validation if done and all(validation in d.result.metrics for d in finished(done)) else metric
+
+
 def best(settings: Mapping[Setting, Sequence[Done]], metric: str, *, lowest: bool = False) -> Setting | None:
     """The setting with the best mean, of those where every seed finished; None where there is none.
 
-    It is chosen by the test's mean over the seeds that are reported, which flatters it; all optimizers alike.
+    It is chosen on the validation part. Where the data has none it is chosen by the test's mean over the seeds that are
+    reported, which flatters it; `_checks.fair` says so.
     """
+    metric = chosen_by([d for members in settings.values() for d in members], metric)
     means = {
         key: stat(members, metric).mean
         for key, members in settings.items()
@@ -113,23 +123,38 @@ def gap(a: Sequence[Done], b: Sequence[Done], metric: str) -> Stat:
 @final
 @dataclass(frozen=True)
 class Turning:
-    """Rotation of a trial's hidden layers and of their sampled neurons, over the measured steps.
+    """Rotation of a trial's hidden layers over the measured steps, and the late one of their sampled neurons.
 
     Output layers and embeddings are left out: they are not scale-invariant.
+
+    Attributes:
+        steps: at which it was measured.
+        layers: by name, a value a step.
+        neurons: by layer, a mean over the late steps for each neuron.
+        lrs: of the hidden layers, a value a step.
     """
 
     steps: Array
     layers: dict[str, Array]
     neurons: dict[str, Array]
+    lrs: Array
 
     @staticmethod
-    def read(done: Done) -> Turning:
-        """From what was watched."""
-        with done.open() as run:
-            series = {name: run.series("rotation", name) for name in hidden(run)}
-            neurons = {name: of_neurons(run, "rotation", name) for name in series if run.tensors[name].neurons}
-        steps = next(iter(series.values())).steps.astype(np.float64)
-        return Turning(steps, {name: s.values for name, s in series.items()}, neurons)
+    def measure(run: Run) -> dict[str, Any]:
+        """What of a run is needed."""
+        names = hidden(run)
+        series = {name: run.series("rotation", name) for name in names}
+        steps = series[names[0]].steps.astype(np.float64)
+        at, lrs = curve(run, f"lr/{run.tensors[names[0]].group}")
+        late = steps > LATE * steps[-1]
+        neurons = {n: of_neurons(run, "rotation", n)[:, late].mean(1) for n in names if run.tensors[n].neurons}
+        layers = {name: s.values for name, s in series.items()}
+        return {"steps": steps, "layers": layers, "neurons": neurons, "lrs": np.interp(steps, at, lrs)}
+
+    @staticmethod
+    def of(done: Done) -> Turning:
+        """Of a trial whose experiment has measured it."""
+        return Turning(**done.measured["turning"])
 
     def late(self, values: Array) -> Array:
         """Mean over the late steps."""
@@ -149,12 +174,21 @@ class Turning:
     @property
     def over_neurons(self) -> float:
         """The same over the neurons of a layer, mean over layers."""
-        each = [self.late(v) for v in self.neurons.values()]
-        return float(np.mean([e.std() / e.mean() for e in each]))
+        return float(np.mean([each.std() / each.mean() for each in self.neurons.values()]))
+
+    def over_theory(self, trial: Trial) -> float:
+        """Late rotation over that where layers of this optimizer settle at the present lr, mean over the late steps."""
+        kind = trial.optimizer.removeprefix("rotational_")
+        options = trial.optimizer_options
+        given: dict[str, Any] = {"betas": tuple(options["betas"])} if "betas" in options else {}
+        decay = options.get("roles", {}).get("matrix", {}).get("weight_decay", trial.weight_decay)
+        lrs = self.lrs[self.steps > LATE * self.steps[-1]]
+        wanted = [stationary(kind, lr=lr, weight_decay=decay, size=1, **given).rotation for lr in lrs if lr > 0]
+        return self.mean / float(np.mean(wanted))
 
 
 def apart(a: Done, b: Done) -> float:
     """Distance of two trajectories: relative difference of rotation, median over layers and early steps."""
-    ours, theirs = Turning.read(a), Turning.read(b)
+    ours, theirs = Turning.of(a), Turning.of(b)
     early = ours.steps <= EARLY * a.trial.steps
     return float(np.median([np.abs(ours.layers[n][early] / theirs.layers[n][early] - 1) for n in ours.layers]))

@@ -10,11 +10,15 @@ import numpy as np
 from equipoise.lab.config import Trial
 from equipoise.lab.experiments._watched import rms, settled
 from equipoise.lab.experiments.base import Done
+from equipoise.monitor import Run
 from equipoise.theory import Stationary, stationary
 
 TENSOR = "linear.weight"
 LATE = 0.4
 """What comes after this share of the steps is settled."""
+
+FIRST = 30
+"""How many updates are the first ones."""
 
 
 def walk(betas: tuple[float, float], *, nested: bool, width: int, steps: int, rate: float) -> Trial:
@@ -42,14 +46,20 @@ def expected(trial: Trial, betas: tuple[float, float], *, nested: bool, width: i
     return stationary(name, lr=trial.lr, weight_decay=trial.weight_decay, size=width, betas=betas)
 
 
+def measure(run: Run, trial: Trial) -> dict[str, Any]:
+    """What of a walk's run is needed: norm and rotation once settled, and the sizes of the first updates."""
+    norm, rotation = (rms(settled(run, what, TENSOR, after=LATE)) for what in ("norm", "rotation"))
+    sizes = run.series("update", TENSOR).values[:FIRST].astype(np.float64)
+    return {"norm": norm, "rotation": rotation, "sizes": sizes / (trial.lr * trial.data_options["inputs"])}
+
+
 def over_theory(done: Done) -> dict[str, float]:
     """Settled norm and rotation of a neuron, over theory's."""
     options: dict[str, Any] = dict(done.trial.optimizer_options)
     beta1, beta2 = options["betas"]
     width = done.trial.data_options["inputs"]
     theory = expected(done.trial, (beta1, beta2), nested=options["nested"], width=width)
-    with done.open() as run:
-        norm, rotation = (rms(settled(run, what, TENSOR, after=LATE)) for what in ("norm", "rotation"))
+    norm, rotation = done.measured["walk"]["norm"], done.measured["walk"]["rotation"]
     # The tensor has as many neurons as inputs, and turns as their root mean square.
     return {"norm": norm / math.sqrt(width) / theory.norm, "rotation": rotation / theory.rotation}
 
@@ -60,7 +70,5 @@ def is_walk(trial: Trial) -> bool:
 
 
 def first_sizes(done: Done) -> np.ndarray[Any, np.dtype[np.float64]]:
-    """Root mean square of an element of u, at every step that was measured."""
-    width = done.trial.data_options["inputs"]
-    with done.open() as run:
-        return run.series("update", TENSOR).values.astype(np.float64) / (done.trial.lr * width)
+    """Root mean square of an element of u, at the first steps that were measured."""
+    return done.measured["walk"]["sizes"]

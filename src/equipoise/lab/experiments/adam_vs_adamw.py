@@ -10,9 +10,12 @@ from typing import Any, ClassVar, final
 import numpy as np
 
 from equipoise.lab.config import Trial
-from equipoise.lab.experiments._sweep import Turning, best, by_seed, by_setting, gap, seeds, stat
+from equipoise.lab.experiments._checks import baseline, fair, learnt, rotates
+from equipoise.lab.experiments._sweep import Setting, Turning, best, by_seed, by_setting, gap, seeds, stat
 from equipoise.lab.experiments.base import Done, Experiment, Outcome
+from equipoise.lab.result import Result
 from equipoise.lab.results import Claim, Stat
+from equipoise.monitor import Run
 
 SOURCE = "RE Fig. 4, appendix O"
 METRIC = "test_accuracy"
@@ -81,6 +84,10 @@ class AdamVsAdamW(Experiment):
             found.append(one.vary({"optimizer_options.l2": size.l2} if name == "rotational_adam_l2" else {}))
         return seeds(found, size.seeds)
 
+    def measure(self, result: Result, run: Run) -> dict[str, Any]:
+        """Rotation, and what is reached without a network."""
+        return {"turning": Turning.measure(run), "baseline": baseline(result.trial)}
+
     def analyse(self, done: Sequence[Done]) -> Outcome:
         """The best setting of the two, the variants, and how evenly each rotates."""
         settings = by_setting(done, ("optimizer", "lr", "weight_decay"))
@@ -97,7 +104,7 @@ class AdamVsAdamW(Experiment):
         rows = [_row(name, chosen[name], list(turning[name].values())) for name in chosen]
         grids = {name: {k[1:]: stat(v, METRIC).mean for k, v in settings.items() if k[0] == name} for name in SWEPT}
         layers = {name: turning[name][min(turning[name])] for name in turning}
-        return Outcome(rows, _claims(chosen, turning), {"grids": grids, "layers": layers})
+        return Outcome(rows, _claims(chosen, turning, settings), {"grids": grids, "layers": layers})
 
     def draw(self, outcome: Outcome, figure: Any) -> None:
         """Above the sweeps; below the rotation of each layer over the steps, at the best settings."""
@@ -119,7 +126,7 @@ class AdamVsAdamW(Experiment):
 
 def _turning(members: Sequence[Done]) -> dict[int, Turning]:
     """By seed."""
-    return {d.trial.seed: Turning.read(d) for d in members if d.result.status == "finished"}
+    return {d.trial.seed: Turning.of(d) for d in members if d.result.status == "finished"}
 
 
 def _row(name: str, members: Sequence[Done], turning: Sequence[Turning]) -> dict[str, Any]:
@@ -132,7 +139,10 @@ def _row(name: str, members: Sequence[Done], turning: Sequence[Turning]) -> dict
     }  # fmt: skip
 
 
-def _claims(chosen: Mapping[str, Sequence[Done]], turning: Mapping[str, Mapping[int, Turning]]) -> list[Claim]:
+def _claims(
+    chosen: Mapping[str, Sequence[Done]], turning: Mapping[str, Mapping[int, Turning]],
+    settings: Mapping[Setting, Sequence[Done]],
+) -> list[Claim]:  # fmt: skip
     if not set(SWEPT) <= chosen.keys():
         return []
     adamw, l2 = chosen["adamw"], chosen["adam_l2"]
@@ -141,19 +151,23 @@ def _claims(chosen: Mapping[str, Sequence[Done]], turning: Mapping[str, Mapping[
         return by_seed(l2, adamw, lambda a, b: getattr(turning["adam_l2"][a.trial.seed], what)
                        / getattr(turning["adamw"][b.trial.seed], what))  # fmt: skip
 
+    sweeps = {name: {k: v for k, v in settings.items() if k[0] == name} for name in SWEPT}
+    tuned = fair(METRIC, "adam_l2", {name: (chosen[name], sweeps[name]) for name in SWEPT})
+    turns = [rotates(adamw, "late rotation of AdamW over theory's")]
     found = [
         Claim("uneven/layers", SOURCE, "spread of rotation over layers, Adam + L2 over AdamW", 1.0,
-              ratio("over_layers"), "above"),
+              ratio("over_layers"), "above", checks=turns),
         Claim("uneven/neurons", "RE appendix I", "spread of rotation over neurons, Adam + L2 over AdamW", 1.0,
-              ratio("over_neurons"), "above"),
-        Claim("gap", f"{SOURCE}: 0.0066", "accuracy of AdamW less Adam + L2's", 0.0, gap(adamw, l2, METRIC), "above"),
+              ratio("over_neurons"), "above", checks=turns),
+        Claim("gap", f"{SOURCE}: 0.0066", "accuracy of AdamW less Adam + L2's", 0.0, gap(adamw, l2, METRIC), "above",
+              checks=tuned),
     ]  # fmt: skip
     if set(FOLLOW) <= chosen.keys():
         plain, wrapped = (chosen[name] for name in FOLLOW)
         found += [
             Claim("closed/gain", f"{SOURCE}: 0.0047", "accuracy of wrapped Adam + L2 less Adam + L2's", 0.0,
-                  gap(wrapped, l2, METRIC), "above"),
+                  gap(wrapped, l2, METRIC), "above", checks=[learnt(l2), rotates(wrapped)]),
             Claim("closed/alike", f"{SOURCE}: -0.0002", "accuracy of wrapped Adam + L2 less RV-AdamW's", 0.0,
-                  gap(wrapped, plain, METRIC), tolerance=0.01),
+                  gap(wrapped, plain, METRIC), tolerance=0.01, checks=[learnt(plain), rotates(wrapped)]),
         ]  # fmt: skip
     return found

@@ -10,15 +10,21 @@ from typing import Any, ClassVar, final
 import numpy as np
 
 from equipoise.lab.config import Trial
-from equipoise.lab.experiments._watched import hidden
+from equipoise.lab.experiments._checks import relaxed
+from equipoise.lab.experiments._watched import hidden, rms
 from equipoise.lab.experiments.base import Done, Experiment, Outcome
+from equipoise.lab.result import Result
 from equipoise.lab.results import Claim, Stat
+from equipoise.lab.statistics import Check
 from equipoise.monitor import Run
 from equipoise.theory import stationary
 from equipoise.theory._check import Array
 
 LATE = 1 / 2
 """What comes after this share of the steps is settled."""
+
+POINTS = 50
+"""Of a curve: smooth as they are, these show it."""
 
 BETAS = (0.9, 0.999)
 MEASURES = {
@@ -89,19 +95,25 @@ class Assumptions(Experiment):
         })  # fmt: skip
         return [one.vary({"seed": seed}) for one in (resnet, mlp, gpt) for seed in range(size.seeds)]
 
+    def measure(self, result: Result, run: Run) -> dict[str, Any]:
+        """Each measure of every hidden layer over the late steps, and smooth curves of few points."""
+        return _Network.measure(run, result.trial)
+
     def analyse(self, done: Sequence[Done]) -> Outcome:
         """Each measure, a mean over hidden layers and late steps."""
         found: dict[str, list[_Network]] = {}
+        ends: dict[str, Check] = {}
         for one in done:
             if one.result.status == "finished":
-                found.setdefault(one.trial.model, []).append(_Network.read(one))
+                ends[one.trial.model] = relaxed(one.trial, LATE)
+                found.setdefault(one.trial.model, []).append(_Network(**one.measured))
         rows: list[dict[str, Any]] = []
         claims: list[Claim] = []
         for name, networks in found.items():
             row = {measure: Stat.of([n.late(measure) for n in networks]) for measure in MEASURES}
             spread = {f"{m}, over layers": Stat.of([n.spread(m) for n in networks]) for m in ("λ_u / λ", "norm / RE")}
-            rows.append({"model": name, "layers": len(networks[0].curves), **row, **spread})
-            claims += _claims(name, row)
+            rows.append({"model": name, "layers": len(networks[0].settled), **row, **spread})
+            claims += _claims(name, row, [ends[name]])
         return Outcome(rows, claims, {name: networks[0] for name, networks in found.items()})
 
     def draw(self, outcome: Outcome, figure: Any) -> None:
@@ -111,11 +123,10 @@ class Assumptions(Experiment):
         for axis, measure in zip(axes, MEASURES, strict=True):
             shown = []
             for name, network in outcome.curves.items():
-                layers = [_smooth(c[measure]) for c in network.curves.values()]
-                few = slice(None, None, max(1, len(network.steps) // 50))  # smooth as they are, these show them
+                layers = [c[measure] for c in network.curves.values()]
                 for layer in layers:
-                    axis.plot(network.steps[few], layer[few], color=colours[name], lw=0.5, alpha=0.4)
-                axis.plot(network.steps[few], np.mean(layers, 0)[few], color=colours[name], lw=2, label=name)
+                    axis.plot(network.steps, layer, color=colours[name], lw=0.5, alpha=0.4)
+                axis.plot(network.steps, np.mean(layers, 0), color=colours[name], lw=2, label=name)
                 shown += [layer[len(layer) // 10 :] for layer in layers]  # the first steps would set the scale
             expected = 1.0 if measure in SQUARED else 0.0
             axis.axhline(expected, color="black", ls="--", lw=1)
@@ -128,28 +139,30 @@ class Assumptions(Experiment):
 @final
 @dataclass(frozen=True)
 class _Network:
-    """One trial: each measure over the steps, for every hidden layer."""
+    """One trial, by hidden layer and measure: once settled, and a smooth curve."""
 
+    settled: dict[str, dict[str, float]]
     steps: Array
     curves: dict[str, dict[str, Array]]
 
     @staticmethod
-    def read(done: Done) -> _Network:
-        with done.open() as run:
-            curves = {name: _measures(run, name, done.trial) for name in hidden(run)}
-            return _Network(run.steps.astype(np.float64), curves)
-
-    def _layers(self, measure: str) -> Array:
-        late = self.steps > LATE * self.steps[-1]
-        each = np.array([c[measure][late] for c in self.curves.values()])
-        return np.sqrt(np.square(each).mean(1)) if measure in SQUARED else each.mean(1)
+    def measure(run: Run, trial: Trial) -> dict[str, Any]:
+        steps = run.steps.astype(np.float64)
+        late, few = steps > LATE * steps[-1], slice(None, None, max(1, len(steps) // POINTS))
+        each = {name: _measures(run, name, trial) for name in hidden(run)}
+        settled = {
+            name: {m: rms(x[late]) if m in SQUARED else float(x[late].mean()) for m, x in own.items()}
+            for name, own in each.items()
+        }
+        curves = {name: {m: _smooth(x)[few] for m, x in own.items()} for name, own in each.items()}
+        return {"settled": settled, "steps": steps[few], "curves": curves}
 
     def late(self, measure: str) -> float:
-        return float(self._layers(measure).mean())
+        return float(np.mean([own[measure] for own in self.settled.values()]))
 
     def spread(self, measure: str) -> float:
         """Standard deviation over layers."""
-        return float(self._layers(measure).std())
+        return float(np.std([own[measure] for own in self.settled.values()]))
 
 
 def _measures(run: Run, name: str, trial: Trial) -> dict[str, Array]:
@@ -195,13 +208,13 @@ def _smooth(values: Array, share: float = 0.02) -> Array:
     return np.convolve(padded, np.full(width, 1 / width), mode="valid")
 
 
-def _claims(name: str, row: dict[str, Stat]) -> list[Claim]:
+def _claims(name: str, row: dict[str, Stat], checks: Sequence[Check]) -> list[Claim]:
     """RE: normalised networks are near a walk; in a GPT gradients lean, are smaller, and turn back a little."""
     fig = "RE Fig. 10" if name == "gpt" else "RE Fig. 9"
 
     def claim(key: str, measure: str, expected: float, relation: str = "about", tolerance: float = 0.1) -> Claim:
         quantity = f"{measure} of the {name}: {MEASURES[measure]}"
-        return Claim(f"{key}-{name}", fig, quantity, expected, row[measure], relation, tolerance)
+        return Claim(f"{key}-{name}", fig, quantity, expected, row[measure], relation, tolerance, checks)
 
     if name != "gpt":
         return [

@@ -15,7 +15,7 @@ from typing import Any, ClassVar, final
 
 from equipoise._extras import MissingExtraError
 from equipoise.lab.config import Trial
-from equipoise.lab.result import RUN, Result
+from equipoise.lab.result import Result
 from equipoise.lab.results import Claim
 from equipoise.monitor import Run
 from equipoise.theory import _check
@@ -27,19 +27,20 @@ PRESETS = ("smoke", "small", "full")
 @final
 @dataclass(frozen=True)
 class Done:
-    """A trial that has ended, and where it lies."""
+    """A trial that has ended, and what was measured of its run.
+
+    Attributes:
+        result: how it ended, and its metrics.
+        measured: what `Experiment.measure` took from its run.
+    """
 
     result: Result
-    folder: Path
+    measured: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def trial(self) -> Trial:
         """Its config."""
         return self.result.trial
-
-    def open(self) -> Run:
-        """What was measured during it."""
-        return Run.open(self.folder / RUN)
 
 
 @final
@@ -66,12 +67,17 @@ class Experiment(ABC):
         source: what it reproduces.
         about: one sentence.
         statements: what the source says, by name: a sentence each, with its place. They make the ledger's rows.
+        version: of `measure`, to be raised where it takes something else from a run: kept trials of another version
+            are measured again, or trained again where their runs are gone.
+        measures_diverged: whether `measure` is asked about trials that diverged, too.
     """
 
     name: ClassVar[str]
     source: ClassVar[str]
     about: ClassVar[str]
     statements: ClassVar[Mapping[str, str]] = {}
+    version: ClassVar[int] = 1
+    measures_diverged: ClassVar[bool] = False
 
     @abstractmethod
     def trials(self, preset: str) -> list[Trial]:
@@ -80,6 +86,13 @@ class Experiment(ABC):
     def then(self, preset: str, done: Sequence[Done]) -> list[Trial]:
         """Trials that depend on what came of the others, as settings moved from the best of a sweep; none by itself."""
         return []
+
+    def measure(self, result: Result, run: Run) -> Mapping[str, Any]:
+        """What `analyse` and `draw` need of a run: numbers, words, short arrays, and tables of them.
+
+        It is kept with the trial, so that the run itself is not needed again. Trials that failed are not measured.
+        """
+        return {}
 
     @abstractmethod
     def analyse(self, done: Sequence[Done]) -> Outcome:

@@ -9,11 +9,14 @@ from typing import Any, ClassVar, final
 import numpy as np
 
 from equipoise.lab.config import Trial
+from equipoise.lab.experiments._checks import baseline, learnt
 from equipoise.lab.experiments._sweep import Turning, apart, by_seed, cost, seeds, stat, worse
 from equipoise.lab.experiments._tasks import CIFAR, DIGITS, METRICS, NEAR, TASKS, TEXT, WIKITEXT
 from equipoise.lab.experiments._watched import hidden
 from equipoise.lab.experiments.base import Done, Experiment, Outcome
+from equipoise.lab.result import Result
 from equipoise.lab.results import Claim, Stat
+from equipoise.monitor import Run
 from equipoise.schedules import from_array
 from equipoise.theory import bias_factor, eps_factor, first_step
 from equipoise.theory._check import Array
@@ -90,6 +93,11 @@ class BiasCorrection(Experiment):
                     found += [own.vary({f"optimizer_options.{k}": v for k, v in c.items()}) for c in cases]
         return seeds(found, size.seeds)
 
+    def measure(self, result: Result, run: Run) -> dict[str, Any]:
+        """Rotation, sizes of the first updates, and what is reached without a network."""
+        first = np.array([run.series("update", name).values[0] for name in hidden(run)])
+        return {"turning": Turning.measure(run), "first": first, "baseline": baseline(result.trial)}
+
     def analyse(self, done: Sequence[Done]) -> Outcome:
         """Each start's metric and first step, and how far trajectories are from torch's AdamW."""
         found: dict[_Where, dict[str, list[Done]]] = {}
@@ -135,7 +143,7 @@ class BiasCorrection(Experiment):
         for case in (BOTH, AS_SCHEDULE, LR_ALONE, NO_BC):
             both = [found[where].get(name, []) for name in (case, TORCH)]
             if all(both):
-                ours, theirs = (Turning.read(members[0]) for members in both)
+                ours, theirs = (Turning.of(members[0]) for members in both)
                 each = [np.abs(ours.layers[n] / theirs.layers[n] - 1) for n in ours.layers]
                 axes[1, 1].semilogy(
                     ours.steps,
@@ -196,22 +204,20 @@ def _case(trial: Trial) -> str:
 
 def _first(cases: Mapping[str, Sequence[Done]], case: str) -> Stat:
     """Size of the first update over that of zero initialisation and correction, mean over hidden layers."""
-
-    def sizes(done: Done) -> Array:
-        with done.open() as run:
-            return np.array([run.series("update", name).values[0] for name in hidden(run)])
-
-    return by_seed(cases.get(case, []), cases.get(BOTH, []), lambda x, y: float((sizes(x) / sizes(y)).mean()))
+    return by_seed(
+        cases.get(case, []), cases.get(BOTH, []),
+        lambda x, y: float((x.measured["first"] / y.measured["first"]).mean()),
+    )  # fmt: skip
 
 
 def _claims(where: _Where, cases: Mapping[str, Sequence[Done]]) -> list[Claim]:
     if not (set(SWITCHES) | {TORCH, AS_SCHEDULE, LR_ALONE}) <= cases.keys():
         return []
     task, part, at = where.task, where.part, f"{where.task}, betas {where.label}"
-    table = "thesis Table 4.1"
+    table, checks = "thesis Table 4.1", [learnt(cases[BOTH])]
     found = [
         Claim(f"no-adverse/{part}", f"{table}: 0.003", f"share by which no correction is worse: {at}", 0.0,
-              worse(cases[NO_BC], cases[BOTH]), tolerance=NEAR[task]),
+              worse(cases[NO_BC], cases[BOTH]), tolerance=NEAR[task], checks=checks),
         Claim(f"is-a-schedule/{part}", "THEORY 4", f"rotation, no correction and ρ(t) against AdamW: {at}", 0.0,
               by_seed(cases[AS_SCHEDULE], cases[TORCH], apart), tolerance=SAME),
         Claim(f"lr-alone/{part}", "thesis 4.1", f"rotation, ρ(t) on lr alone against AdamW: {at}", 0.0,
@@ -221,10 +227,11 @@ def _claims(where: _Where, cases: Mapping[str, Sequence[Done]]) -> list[Claim]:
         start, correction = _effects(cases)
         found += [
             Claim(f"zero-better/{part}", f"{table}: 0.037",
-                  f"share by which a start at the first gradient is worse: {at}", 0.0, Stat.of(list(start)), "above"),
+                  f"share by which a start at the first gradient is worse: {at}", 0.0, Stat.of(list(start)), "above",
+                  checks=checks),
             Claim(f"start-over-correction/{part}", f"{table}: 0.031",
                   f"effect of the start less that of correction, sizes: {at}", 0.0,
-                  Stat.of(list(np.abs(start) - np.abs(correction))), "above"),
+                  Stat.of(list(np.abs(start) - np.abs(correction))), "above", checks=checks),
         ]  # fmt: skip
     if task == "vision" and where.schedule == "constant":
         for case, options in ((NO_BC, {"bias_correction": False}), (NO_ZI, {"zero_init": False})):
@@ -262,6 +269,7 @@ def _hidden_by_schedules(found: Mapping[_Where, Mapping[str, Sequence[Done]]]) -
             claims.append(
                 Claim(f"schedule-hides/{part}", "thesis 4.1",
                       f"gap between correction and none, constant lr less warmup and cosine: {where.task}, betas "
-                      f"{where.betas}", 0.0, Stat.of([plain[s] - with_schedule[s] for s in both]), "above")
+                      f"{where.betas}", 0.0, Stat.of([plain[s] - with_schedule[s] for s in both]), "above",
+                      checks=[learnt(cases.get(BOTH, []))])
             )  # fmt: skip
     return claims

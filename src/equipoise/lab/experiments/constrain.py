@@ -9,10 +9,14 @@ from typing import Any, ClassVar, final
 import numpy as np
 
 from equipoise.lab.config import Trial
+from equipoise.lab.experiments._checks import as_many, baseline, learnt, on_validation
 from equipoise.lab.experiments._sweep import best, by_seed, by_setting, seeds, stat
 from equipoise.lab.experiments._tasks import CIFAR, DIGITS, METRICS, NEAR, TASKS, TEXT, WIKITEXT
 from equipoise.lab.experiments.base import Done, Experiment, Outcome
+from equipoise.lab.result import Result
 from equipoise.lab.results import Claim, Stat
+from equipoise.lab.statistics import Check
+from equipoise.monitor import Run
 
 SOURCES = {"adamw": "RE Table 2", "lion": "RE Table 3", "sgdm": "RE Table 3"}
 PAPER: dict[tuple[str, str], tuple[float, float, float | None]] = {
@@ -98,6 +102,10 @@ class Constrain(Experiment):
                 found += [turned.vary({"lr": lr * a, "weight_decay": decay * b}) for a, b in case.factors]
         return seeds(found, size.seeds)
 
+    def measure(self, result: Result, run: Run) -> dict[str, Any]:
+        """What is reached without a network."""
+        return {"baseline": baseline(result.trial)}
+
     def analyse(self, done: Sequence[Done]) -> Outcome:
         """Baseline, zero shot and best shot of every task and optimizer."""
         settings = by_setting(done, ("model", "optimizer", "lr", "weight_decay"))
@@ -112,7 +120,10 @@ class Constrain(Experiment):
             zero = sweep.get((model, f"rotational_{name}", lr, decay), [])
             tuned = sweep[top] if top is not None else []
             rows.append(_row(task, name, base, zero, tuned))
-            claims += _claims(task, name, base, zero, tuned)
+            tried = [as_many(1, len(sweep), of="the baseline")]
+            if len(sweep) > 1:
+                tried.append(on_validation([d for v in sweep.values() for d in v], METRICS[task]))
+            claims += _claims(task, name, base, zero, tuned, tried)
         return Outcome(rows, claims)
 
     def draw(self, outcome: Outcome, figure: Any) -> None:
@@ -147,7 +158,7 @@ def _row(task: str, name: str, base: Sequence[Done], zero: Sequence[Done], tuned
 
 
 def _claims(
-    task: str, name: str, base: Sequence[Done], zero: Sequence[Done], tuned: Sequence[Done]
+    task: str, name: str, base: Sequence[Done], zero: Sequence[Done], tuned: Sequence[Done], tried: Sequence[Check]
 ) -> list[Claim]:  # fmt: skip
     metric, source = METRICS[task], SOURCES[name] if (task, name) in PAPER else "RE Tables 2 and 3, carried over"
     word = metric.removeprefix("test_")
@@ -164,8 +175,9 @@ def _claims(
         # RE's own zero shot fails where the baseline hardly decays, and so never reaches the rotation asked for.
         fails = kind == "zero" and task == "pairs"
         found.append(
-            Claim(f"{kind}-shot/{task}-{name}", said, of, limit, ratio(members), "below" if fails else relation)
-        )
+            Claim(f"{kind}-shot/{task}-{name}", said, of, limit, ratio(members), "below" if fails else relation,
+                  checks=[learnt(base), *(tried if kind == "best" else ())])
+        )  # fmt: skip
     return found
 
 

@@ -9,10 +9,13 @@ from typing import Any, ClassVar, final
 import numpy as np
 
 from equipoise.lab.config import Trial
-from equipoise.lab.experiments._sweep import apart, by_seed, cost, diverged, finished, seeds, stat, worse
+from equipoise.lab.experiments._checks import baseline, learnt
+from equipoise.lab.experiments._sweep import Turning, apart, by_seed, cost, diverged, finished, seeds, stat, worse
 from equipoise.lab.experiments._tasks import CIFAR, DIGITS, METRICS, NEAR, TASKS, TEXT, WIKITEXT
 from equipoise.lab.experiments.base import Done, Experiment, Outcome
+from equipoise.lab.result import Result
 from equipoise.lab.results import Claim, Stat
+from equipoise.monitor import Run
 from equipoise.schedules import exponential
 
 DEFAULT, RAISED, LOWERED = 1e-8, 1e-6, 1e-12
@@ -96,6 +99,10 @@ class Epsilon(Experiment):
             found.append(huge.vary({"lr": SGD_LR * HUGE / (1 - MOMENTUM)}))
         return seeds(found, size.seeds)
 
+    def measure(self, result: Result, run: Run) -> dict[str, Any]:
+        """Rotation, and what is reached without a network."""
+        return {"turning": Turning.measure(run), "baseline": baseline(result.trial)}
+
     def analyse(self, done: Sequence[Done]) -> Outcome:
         """Each case against ε = 1e-8 at the same lr."""
         found: dict[str, dict[Case, list[Done]]] = {}
@@ -161,19 +168,19 @@ def _claims(task: str, cases: Mapping[Case, Sequence[Done]]) -> list[Claim]:
     def fixed(eps: float, *, high: bool = False) -> Sequence[Done]:
         return cases.get(("fixed", eps, high), [])
 
-    at, near = f": {task}", NEAR[task]
+    at, near, checks = f": {task}", NEAR[task], [learnt(fixed(DEFAULT))]
     claims = [
         Claim(f"lowered-alike/{task}", "thesis 3.3", f"share by which ε = 1e-12 is worse than 1e-8{at}", 0.0,
-              worse(fixed(LOWERED), fixed(DEFAULT)), tolerance=near),
+              worse(fixed(LOWERED), fixed(DEFAULT)), tolerance=near, checks=checks),
         Claim(f"raised-unstable/{task}", "thesis 3.3", f"what lr × 4 costs at ε = 1e-6, less at 1e-8{at}", 0.0,
-              _fragile(cases, RAISED, DEFAULT), "above"),
+              _fragile(cases, RAISED, DEFAULT), "above", checks=checks),
         Claim(f"lowered-stable/{task}", "thesis 3.3", f"what lr × 4 costs at ε = 1e-12, less at 1e-8{at}", 0.0,
-              _fragile(cases, LOWERED, DEFAULT), "below"),
+              _fragile(cases, LOWERED, DEFAULT), "below", checks=checks),
     ]  # fmt: skip
     if task == "text":
         claims.append(
             Claim("raised-better", "thesis 3.3", f"share by which ε = 1e-6 is worse than 1e-8{at}", 0.0,
-                  worse(fixed(RAISED), fixed(DEFAULT)), "below")
+                  worse(fixed(RAISED), fixed(DEFAULT)), "below", checks=checks)
         )  # fmt: skip
     for kind, number, _ in cases:
         if kind == "by layer":
@@ -181,12 +188,12 @@ def _claims(task: str, cases: Mapping[Case, Sequence[Done]]) -> list[Claim]:
             claims.append(
                 Claim(f"own-better/{task}-{number:g}", "thesis 3.2, open",
                       f"share by which ε by layer is worse than by model, {number:g} of √v{at}", 0.0,
-                      worse(cases[kind, number, False], other), "below")
+                      worse(cases[kind, number, False], other), "below", checks=checks)
             )  # fmt: skip
         elif kind in ("falling", "rising"):
             claims.append(
                 Claim(f"scheduled/{task}-{kind}", "thesis 3.2, open", f"share by which {kind} ε is worse than 1e-8{at}",
-                      0.0, worse(cases[kind, number, False], fixed(DEFAULT)), tolerance=near)
+                      0.0, worse(cases[kind, number, False], fixed(DEFAULT)), tolerance=near, checks=checks)
             )  # fmt: skip
         elif kind == "huge, no decay":
             claims.append(

@@ -9,9 +9,12 @@ from typing import Any, ClassVar, final
 import numpy as np
 
 from equipoise.lab.config import Trial
-from equipoise.lab.experiments._sweep import gap, stat, tuned
+from equipoise.lab.experiments._checks import baseline, fair
+from equipoise.lab.experiments._sweep import by_setting, gap, stat, tuned
 from equipoise.lab.experiments.base import Done, Experiment, Outcome
+from equipoise.lab.result import Result
 from equipoise.lab.results import Claim, Stat
+from equipoise.monitor import Run
 
 PATHS = ("model_options.width", "optimizer_options.portion", "optimizer_options.factor")
 METRICS = {"test_accuracy": "below", "test_loss": "above", "train_loss": "above"}
@@ -76,6 +79,10 @@ class Imbalance(Experiment):
             for seed in range(size.seeds)
         ]  # fmt: skip
 
+    def measure(self, result: Result, run: Run) -> dict[str, Any]:
+        """What is reached without a network."""
+        return {"baseline": baseline(result.trial)}
+
     def analyse(self, done: Sequence[Done]) -> Outcome:
         """Each setting at its best lr, by metric: at the lr for accuracy, losses would compare learning rates."""
         wide = max((d.trial.get("model_options.width") for d in done), default=0)
@@ -90,7 +97,7 @@ class Imbalance(Experiment):
                     f"lr for {metric.replace('_', ' ')}": own[0].trial.lr,
                 }
             rows.append(row)
-        return Outcome(rows, _claims(best, wide), {"rows": rows, "width": wide})
+        return Outcome(rows, _claims(best, wide, by_setting(done, (*PATHS, "lr"))), {"rows": rows, "width": wide})
 
     def draw(self, outcome: Outcome, figure: Any) -> None:
         """As RE Fig. 12, middle and right."""
@@ -114,8 +121,14 @@ class Imbalance(Experiment):
         axes[0, 0].legend()
 
 
-def _claims(best: dict[str, dict[Any, list[Done]]], wide: int) -> list[Claim]:
+def _claims(
+    best: dict[str, dict[Any, list[Done]]], wide: int, settings: Mapping[Any, Sequence[Done]]
+) -> list[Claim]:  # fmt: skip
     claims = []
+
+    def sweep(case: tuple[Any, ...]) -> dict[Any, Sequence[Done]]:
+        return {k: v for k, v in settings.items() if k[:3] == case}
+
     for metric, relation in METRICS.items():
         balanced = best[metric].get((wide, HALF, 1.0))
         for (width, portion, factor), own in best[metric].items():
@@ -124,12 +137,23 @@ def _claims(best: dict[str, dict[Any, list[Done]]], wide: int) -> list[Claim]:
             f = round(1 / factor, 3)
             what = f"{metric.replace('_', ' ')} less the balanced, {portion:.0%} of neurons {f:g} times slower"
             apart = gap(own, balanced, metric)
-            claims.append(Claim(f"costs/{metric}-{portion:g}-{f:g}", "RE Fig. 12", what, 0.0, apart, relation))
+            arms = {
+                "the balanced": (balanced, sweep((wide, HALF, 1.0))),
+                "the slowed": (own, sweep((width, portion, factor))),
+            }
+            claims.append(
+                Claim(f"costs/{metric}-{portion:g}-{f:g}", "RE Fig. 12", what, 0.0, apart, relation,
+                      checks=fair(metric, "the balanced", arms))
+            )  # fmt: skip
     accuracy = best["test_accuracy"]
     slow, narrow = accuracy.get((wide, HALF, 1 / SLOW)), accuracy.get((wide // 2, HALF, 1.0))
     if slow is not None and narrow is not None:
+        arms = {
+            "the narrow": (narrow, sweep((wide // 2, HALF, 1.0))), "the slowed": (slow, sweep((wide, HALF, 1 / SLOW))),
+        }  # fmt: skip
         claims.append(
             Claim("half-the-width", "RE Fig. 12", "test accuracy at p = 50 %, f = 10 less that of half the width", 0.0,
-                  gap(slow, narrow, "test_accuracy"), tolerance=0.01)
+                  gap(slow, narrow, "test_accuracy"), tolerance=0.01,
+                  checks=fair("test_accuracy", "the narrow", arms))
         )  # fmt: skip
     return claims

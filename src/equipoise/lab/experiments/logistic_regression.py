@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, ClassVar, final
 
-from equipoise.lab.experiments._convex import WEIGHT, Convex, Size, sizes
+from equipoise.lab.experiments._convex import Convex, Size, sizes
 from equipoise.lab.experiments.base import Done, Outcome
 from equipoise.lab.results import Claim, Stat
 
@@ -80,13 +80,8 @@ class LogisticRegression(Convex):
         outcome = super().analyse(done)
         gradients, steps = [], []
         for members in (v for (s, name), v in self.best(done).items() if name == "muon" and s.batch == "full"):
-            for d in members:
-                with d.open() as run:
-                    parts = [run.series(f"grad_{end}/{WEIGHT}").values for end in ("bottom", "top")]
-                    updates = [run.series(f"update_{end}", WEIGHT).values for end in ("bottom", "top")]
-                gradients.append(float((parts[0] / parts[1]).mean()))
-                moved = updates[1] > 0  # not the last step, where lr is 0
-                steps.append(float((updates[0][moved] / updates[1][moved]).mean()))
+            gradients += [d.measured["flatness"]["gradient"] for d in members]
+            steps += [d.measured["flatness"]["step"] for d in members]
         own = [
             Claim(f"classes/{which}", "theory", f"smallest over largest singular value of {of}, mean over the steps",
                   0.0, Stat.of(found), tolerance=0.01)

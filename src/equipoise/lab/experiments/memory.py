@@ -13,6 +13,7 @@ from equipoise.lab.experiments._recall import Recall, thirds
 from equipoise.lab.experiments._sweep import seeds, stat
 from equipoise.lab.experiments.base import Done, Experiment, Outcome
 from equipoise.lab.results import Claim, Stat
+from equipoise.lab.statistics import Check
 from equipoise.theory._check import Array
 
 SYSTEMS: dict[str, dict[str, Any]] = {
@@ -42,6 +43,9 @@ ARTICLE, OURS = "memory article", "theory with interference"
 
 DESIGNED = "measured memory"
 """Eq. 16 with the forgetting that was measured in the place of weight decay."""
+
+RECALLED = 0.05
+"""Least mean recall by which it can be said when something was forgotten; ours."""
 
 NEAR = 0.25
 """How far from theory's number still counts as it; ours."""
@@ -180,6 +184,8 @@ class _System:
 
     def __init__(self, name: str, found: Sequence[Recall]) -> None:
         self.name = name
+        gain = float(np.mean([r.gain.mean() for r in found])) if found else None
+        self.recalls = Check.between("recall of facts that were shown once, nats", gain, low=RECALLED)
         self.constant: dict[float, dict[int, Recall]] = {}
         for r in found:
             if label(r.trial) == "constant":
@@ -198,7 +204,7 @@ class _System:
     ) -> Claim:
         statement, _, part = name.partition("/")
         whole = f"{statement}/{self.name}-{part}" if part else f"{statement}/{self.name}"
-        return Claim(whole, source, f"{self.name}{what}", expected, Stat.of(measured), relation, NEAR)
+        return Claim(whole, source, f"{self.name}{what}", expected, Stat.of(measured), relation, NEAR, [self.recalls])
 
     def forgetting(self) -> Iterator[Claim]:
         if 0.0 not in self.constant:

@@ -9,11 +9,15 @@ from typing import Any, ClassVar, final
 import numpy as np
 
 from equipoise.lab.config import Trial
+from equipoise.lab.experiments._checks import baseline, learnt
 from equipoise.lab.experiments._sweep import by_seed, by_setting, seeds, stat
 from equipoise.lab.experiments._tasks import CIFAR, TEXT, WIKITEXT
 from equipoise.lab.experiments._watched import curve, hidden
 from equipoise.lab.experiments.base import Done, Experiment, Outcome
+from equipoise.lab.result import Result
 from equipoise.lab.results import Claim, Stat
+from equipoise.lab.statistics import Check
+from equipoise.monitor import Run
 from equipoise.theory import stationary
 from equipoise.theory._check import Array
 
@@ -92,6 +96,10 @@ class MuonVariants(Experiment):
                 found.append(base.vary(_changes(variant, size)))
         return seeds(found, size.seeds)
 
+    def measure(self, result: Result, run: Run) -> dict[str, Any]:
+        """Norm and rotation of matrices beside the forecast, spectral norms, and what is reached without a network."""
+        return {"seen": _Seen.measure(run), "baseline": baseline(result.trial)}
+
     def analyse(self, done: Sequence[Done]) -> Outcome:
         """Against the forecast, and against plain Muon."""
         settings = by_setting([d for d in done if d.result.status == "finished"], ("model",))
@@ -101,14 +109,14 @@ class MuonVariants(Experiment):
             by: dict[str, list[Done]] = {}
             for d in members:
                 by.setdefault(_variant(d.trial), []).append(d)
-            seen = {name: [_Seen.read(d) for d in found] for name, found in by.items()}
+            seen = {name: [_Seen(_variant(d.trial), **d.measured["seen"]) for d in found] for name, found in by.items()}
             for name in (v for v in VARIANTS if v in by):
                 row: dict[str, Any] = {"model": model, "Muon": name, "test loss": stat(by[name], "test_loss")}
                 row["loss / Muon's"] = _ratio(by[name], by["lr"]) if "lr" in by else None
                 for column in COLUMNS:
                     row[COLUMNS[column]] = Stat.of([getattr(s, column) for s in seen[name]])
                 rows.append(row)
-                claims += _claims(model, name, row)
+                claims += _claims(model, name, row, learnt(by.get("lr", [])))
                 curves[model, name] = seen[name][0]
         return Outcome(rows, claims, {"seen": curves})
 
@@ -161,29 +169,28 @@ class _Seen:
     grown: float
 
     @staticmethod
-    def read(done: Done) -> _Seen:
+    def measure(run: Run) -> dict[str, Any]:
         tops, relatives, grown = [], [], []
         found: list[dict[str, Array]] = [{}, {}, {}, {}]
         steps = top_steps = np.zeros(0)
-        with done.open() as run:
-            at, rate = curve(run, "lr/0")
-            for name in hidden(run):
-                got = run.compare(name, points=None)
-                steps = got.steps.astype(float)
-                parts = (got.norm, got.rotation, got.plain.norm, got.plain.rotation)
-                for place, values in zip(found, parts, strict=True):
-                    place[name] = values
-                info = run.tensors[name].info
-                top_steps, values = curve(run, "update_top", name)
-                tops.append(values / (np.interp(top_steps, at, rate) * info["update_scale"]))
-                relatives.append(values / curve(run, "weight_top", name)[1])
-                grown.append(got.norm[-1] / info["init_norm"])
-        variant = _variant(done.trial)
+        at, rate = curve(run, "lr/0")
+        for name in hidden(run):
+            got = run.compare(name, points=None)
+            steps = got.steps.astype(float)
+            parts = (got.norm, got.rotation, got.plain.norm, got.plain.rotation)
+            for place, values in zip(found, parts, strict=True):
+                place[name] = values
+            info = run.tensors[name].info
+            top_steps, values = curve(run, "update_top", name)
+            tops.append(values / (np.interp(top_steps, at, rate) * info["update_scale"]))
+            relatives.append(values / curve(run, "weight_top", name)[1])
+            grown.append(got.norm[-1] / info["init_norm"])
         norms, rotations, plain_norms, plain_rotations = found
-        return _Seen(
-            variant, steps, np.interp(steps, at, rate), norms, rotations, plain_norms, plain_rotations, top_steps,
-            np.mean(tops, 0), np.mean(relatives, 0), float(np.mean(grown)),
-        )  # fmt: skip
+        return {
+            "steps": steps, "lrs": np.interp(steps, at, rate), "norms": norms, "rotations": rotations,
+            "plain_norms": plain_norms, "plain_rotations": plain_rotations, "top_steps": top_steps,
+            "tops": np.mean(tops, 0), "relatives": np.mean(relatives, 0), "grown": float(np.mean(grown)),
+        }  # fmt: skip
 
     def _over(self, measured: Mapping[str, Array], expected: Mapping[str, Array]) -> float:
         late = self.steps > LATE * self.steps[-1]
@@ -253,7 +260,7 @@ def _ratio(a: Sequence[Done], b: Sequence[Done]) -> Stat:
     return by_seed(a, b, lambda x, y: x.result.metrics["test_loss"] / y.result.metrics["test_loss"])
 
 
-def _claims(model: str, name: str, row: Mapping[str, Any]) -> list[Claim]:
+def _claims(model: str, name: str, row: Mapping[str, Any], learns: Check) -> list[Claim]:
     of = f"{name} on the {model}"
     found = []
     if name in DECAYS:
@@ -267,7 +274,9 @@ def _claims(model: str, name: str, row: Mapping[str, Any]) -> list[Claim]:
         found.append(Claim(f"as-asked/{model}-{name}", "theory", text, 1.0, row[COLUMNS["rotation"]], tolerance=0.03))
         if row["loss / Muon's"] is not None:
             text = f"test loss, {of}, over Muon's"
-            found.append(Claim(f"match/{model}-{name}", "RE Tables 2, 3", text, 1.0, row["loss / Muon's"]))
+            found.append(
+                Claim(f"match/{model}-{name}", "RE Tables 2, 3", text, 1.0, row["loss / Muon's"], checks=[learns])
+            )
     if name in ("lr", "accurate"):
         steps = "four steps" if name == "lr" else "UVᵀ to 10⁻³"
         text = f"late spectral norm of updates over lr, {steps}, on the {model}"

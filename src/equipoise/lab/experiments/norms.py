@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -12,7 +13,10 @@ from numpy.typing import NDArray
 
 from equipoise.lab.config import Trial
 from equipoise.lab.experiments.base import Done, Experiment, Outcome
+from equipoise.lab.result import Result
 from equipoise.lab.results import Claim, Stat
+from equipoise.lab.statistics import Check
+from equipoise.monitor import Run
 from equipoise.theory import Forecast, effective_lr, forecast, norm_over_time, stationary
 from equipoise.theory._check import Array
 
@@ -26,6 +30,8 @@ GROWN = 2.0
 """Norm at equilibrium over the initial one."""
 
 LATE = 2 / 3
+MOVES = 0.9
+"""Share of the late steps that must have moved something: what is learnt to the last bit has no gradient."""
 
 
 @dataclass(frozen=True)
@@ -80,13 +86,24 @@ class Norms(Experiment):
                     found += [base.vary({"seed": seed}) for seed in range(size.seeds)]
         return found
 
+    def measure(self, result: Result, run: Run) -> dict[str, Any]:
+        """Norm, size of updates and effective learning rate of the tensor that is followed."""
+        name = SYSTEMS[result.trial.model]
+        info = run.tensors[name]
+        norm, update, effective = (run.series(q, name) for q in ("norm", "update", "relative_update"))
+        return {
+            "rows": info.shape[0], "columns": info.shape[1], "start": info.info["init_norm"],
+            "steps": norm.steps.astype(np.float64), "norm": norm.values, "update": update.values,
+            "effective": effective.values,
+        }  # fmt: skip
+
     def analyse(self, done: Sequence[Done]) -> Outcome:
         """Measured over the note's formulas, with its own U and with the measured size of updates."""
         cases: dict[tuple[str, str, bool], list[_Case]] = {}
         for one in done:
             if one.result.status == "finished":
                 key = (one.trial.model, one.trial.optimizer, one.trial.weight_decay > 0)
-                cases.setdefault(key, []).append(_Case.read(one))
+                cases.setdefault(key, []).append(_Case.of(one))
         rows, claims = [], []
         for (system, name, decays), found in cases.items():
             row: dict[str, Any] = {"system": system, "optimizer": name, "decay": "yes" if decays else "no"}
@@ -97,7 +114,9 @@ class Norms(Experiment):
             ):  # fmt: skip
                 row[column] = Stat.of([getattr(c, value) for c in found])
             rows.append(row)
-            claims += _claims(system, name, decays, row)
+            moves = float(np.mean([c.moving.sum() / c.late.sum() for c in found]))
+            checks = [Check.between("late steps that moved something, share", moves, low=MOVES)]
+            claims += _claims(system, name, decays, row, checks)
         return Outcome(rows, claims, {"/".join(map(str, key)): found[0] for key, found in cases.items()})
 
     def draw(self, outcome: Outcome, figure: Any) -> None:
@@ -133,16 +152,10 @@ class _Case:
     effective: Array
 
     @staticmethod
-    def read(done: Done) -> _Case:
-        name = SYSTEMS[done.trial.model]
-        with done.open() as run:
-            info = run.tensors[name]
-            norm, update, effective = (run.series(q, name) for q in ("norm", "update", "relative_update"))
-        shape = (info.shape[0], info.shape[1])
-        return _Case(
-            done.trial, shape, info.info["init_norm"], norm.steps.astype(np.float64), norm.values, update.values,
-            effective.values,
-        )  # fmt: skip
+    def of(done: Done) -> _Case:
+        m = done.measured
+        shape = (m["rows"], m["columns"])
+        return _Case(done.trial, shape, m["start"], m["steps"], m["norm"], m["update"], m["effective"])
 
     @property
     def decays(self) -> bool:
@@ -217,7 +230,9 @@ class _Case:
         return self._ratio(self.effective, found.update[at] / before)
 
 
-def _claims(system: str, name: str, decays: bool, row: dict[str, Any]) -> list[Claim]:
+def _claims(
+    system: str, name: str, decays: bool, row: dict[str, Any], checks: Sequence[Check]
+) -> list[Claim]:  # fmt: skip
     where, what = f"{system}-{name}", "relaxes" if decays else "grows"
     of = f"of {name} on the {system}, {'with' if decays else 'without'} decay"
     found = [
@@ -237,7 +252,7 @@ def _claims(system: str, name: str, decays: bool, row: dict[str, Any]) -> list[C
     if name == "adamw":
         end = "decay" if decays else "free"
         found.append(Claim(f"size/{system}-{end}", SOURCE, f"‖u‖/√C {of}", 0.2, row["‖u‖ / U"], tolerance=0.2))
-    return found
+    return [dataclasses.replace(claim, checks=checks) for claim in found]
 
 
 def _lr(name: str, shape: tuple[int, int], rate: float) -> float:

@@ -12,7 +12,9 @@ import numpy as np
 from equipoise.lab.config import Trial
 from equipoise.lab.experiments._watched import of_neurons
 from equipoise.lab.experiments.base import Done, Experiment, Outcome
+from equipoise.lab.result import Result
 from equipoise.lab.results import Claim, Stat
+from equipoise.monitor import Run
 from equipoise.theory import stationary
 from equipoise.theory._check import Array
 
@@ -51,6 +53,8 @@ SIZES = {
 """C = K, steps, decay of a step, seeds, and the steps of AdamW and Adam + L2 as in RE Fig. 8, where they are run so."""
 
 BATCH = 32
+POINTS = 60
+"""Of a curve in the figure."""
 
 
 @final
@@ -85,12 +89,16 @@ class RandomWalk(Experiment):
             ]  # fmt: skip
         return found
 
+    def measure(self, result: Result, run: Run) -> dict[str, Any]:
+        """Neurons once settled, and of four and of all of them the curves."""
+        return _Walk.measure(run)
+
     def analyse(self, done: Sequence[Done]) -> Outcome:
         """Measured over predicted, and the spread of rotation over neurons."""
         walks: dict[str, list[_Walk]] = {}
         for one in done:
             if one.result.status == "finished":
-                walks.setdefault(one.trial.optimizer, []).append(_Walk.read(one))
+                walks.setdefault(one.trial.optimizer, []).append(_Walk.of(one))
         rows, claims = [], []
         for name, found in walks.items():
             row: dict[str, Any] = {"optimizer": name, "lr": found[0].trial.lr, "wd": found[0].trial.weight_decay}
@@ -117,13 +125,11 @@ class RandomWalk(Experiment):
         names = [n for n in ("adamw", "adam_l2") if n in outcome.curves]
         for line, name in zip(axes, names, strict=False):
             walk: _Walk = outcome.curves[name]
-            order = np.argsort(walk.grad)
-            chosen = order[np.linspace(0, len(order) - 1, 4).astype(int)]
             for axis, what in zip(line, ("norm", "rotation"), strict=True):
-                series = walk.series[what]
-                for k, colour in zip(chosen, ("tab:blue", "tab:green", "tab:orange", "tab:pink"), strict=True):
-                    axis.plot(walk.steps, series[k], color=colour, lw=0.8, label=f"‖g‖‖w‖ = {walk.grad[k]:.1e}")
-                axis.plot(walk.steps, np.sqrt((series**2).mean(0)), color="black", label="all neurons")
+                *few, every = walk.curves[what]
+                for k, colour in zip(range(len(few)), ("tab:blue", "tab:green", "tab:orange", "tab:pink"), strict=True):
+                    axis.plot(walk.steps, few[k], color=colour, lw=0.8, label=f"‖g‖‖w‖ = {walk.shown[k]:.1e}")
+                axis.plot(walk.steps, every, color="black", label="all neurons")
                 axis.axhline(walk.expected(what, "small_step"), color="red", ls="--", label="RE")
                 axis.set(title=f"{name}: {what}", ylim=(0, None))
         for axis in axes[-1]:
@@ -134,41 +140,53 @@ class RandomWalk(Experiment):
 @final
 @dataclass(frozen=True)
 class _Walk:
-    """What one trial measured: by neuron over the steps, and settled."""
+    """One trial: each neuron once settled, root mean squares over the late steps; curves of four neurons and of all."""
 
     trial: Trial
     shape: tuple[int, int]
-    steps: Array
-    series: dict[str, Array]
+    settled: dict[str, Array]
     grad: Array
+    steps: Array
+    curves: dict[str, Array]
+    """The last is the root mean square over neurons."""
+    shown: Array
+    """The gradients of the four."""
 
     @staticmethod
-    def read(done: Done) -> _Walk:
-        with done.open() as run:
-            info = run.tensors[TENSOR]
-            steps = run.series("norm", TENSOR).steps.astype(np.float64)
-            series = {what: of_neurons(run, what, TENSOR) for what in ("norm", "rotation", "grad_norm")}
+    def measure(run: Run) -> dict[str, Any]:
+        info = run.tensors[TENSOR]
+        steps = run.series("norm", TENSOR).steps.astype(np.float64)
+        series = {what: of_neurons(run, what, TENSOR) for what in ("norm", "rotation", "grad_norm")}
         late = steps > LATE * steps[-1]
         grad = np.sqrt(((series["grad_norm"] * series["norm"])[:, late] ** 2).mean(1))
-        return _Walk(done.trial, (info.shape[0], info.shape[1]), steps, series, grad)
+        order = np.argsort(grad)
+        chosen = order[np.linspace(0, len(order) - 1, 4).astype(int)]
+        few = slice(None, None, max(1, len(steps) // POINTS))
+        both = {what: series[what] for what in ("norm", "rotation")}
+        return {
+            "rows": info.shape[0], "columns": info.shape[1], "grad": grad, "steps": steps[few], "shown": grad[chosen],
+            "settled": {what: np.sqrt((x[:, late] ** 2).mean(1)) for what, x in both.items()},
+            "curves": {what: np.vstack([x[chosen], np.sqrt((x**2).mean(0))])[:, few] for what, x in both.items()},
+        }  # fmt: skip
 
-    def settled(self, what: str) -> Array:
-        """Of each neuron: root mean square over the late steps."""
-        late = self.steps > LATE * self.steps[-1]
-        return np.sqrt((self.series[what][:, late] ** 2).mean(1))
+    @staticmethod
+    def of(done: Done) -> _Walk:
+        m = done.measured
+        shape = (m["rows"], m["columns"])
+        return _Walk(done.trial, shape, m["settled"], m["grad"], m["steps"], m["curves"], m["shown"])
 
     @property
     def norm(self) -> float:
-        return float(np.sqrt((self.settled("norm") ** 2).mean()))
+        return float(np.sqrt((self.settled["norm"] ** 2).mean()))
 
     @property
     def rotation(self) -> float:
-        return float(np.sqrt((self.settled("rotation") ** 2).mean()))
+        return float(np.sqrt((self.settled["rotation"] ** 2).mean()))
 
     @property
     def spread(self) -> float:
         """Coefficient of variation of the settled rotation over neurons."""
-        each = self.settled("rotation")
+        each = self.settled["rotation"]
         return float(each.std() / each.mean())
 
     def predicted(self, method: str) -> tuple[Array, Array]:

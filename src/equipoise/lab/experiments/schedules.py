@@ -9,11 +9,15 @@ from typing import Any, ClassVar, final
 import numpy as np
 
 from equipoise.lab.config import Trial
-from equipoise.lab.experiments._sweep import by_seed, by_setting, gap, seeds, stat, tuned
+from equipoise.lab.experiments._checks import baseline, fair
+from equipoise.lab.experiments._sweep import Setting, by_seed, by_setting, gap, seeds, stat, tuned
 from equipoise.lab.experiments._tasks import CIFAR, DIGITS, TEXT, WIKITEXT
 from equipoise.lab.experiments._watched import curve, hidden
 from equipoise.lab.experiments.base import Done, Experiment, Outcome
+from equipoise.lab.result import Result
 from equipoise.lab.results import Claim, Stat
+from equipoise.lab.statistics import Check
+from equipoise.monitor import Run
 
 SCHEDULES: dict[str, dict[str, Any]] = {
     "constant": {"schedule": "constant"},
@@ -86,6 +90,11 @@ class Schedules(Experiment):
             found += [base.vary({"lr": lr, **s}) for s in SCHEDULES.values() for lr in task.lrs]
         return seeds(found, size.seeds)
 
+    def measure(self, result: Result, run: Run) -> dict[str, Any]:
+        """Last norm of hidden layers over the initial one, geometric mean; and what is reached without a network."""
+        ratios = [curve(run, "norm", n)[1][-1] / run.tensors[n].info["init_norm"] for n in hidden(run)]
+        return {"norm": float(np.exp(np.mean(np.log(ratios)))), "baseline": baseline(result.trial)}
+
     def analyse(self, done: Sequence[Done]) -> Outcome:
         """The loss of each schedule at its best learning rate, and over learning rates for the figure."""
         names = {s["schedule"]: name for name, s in SCHEDULES.items()}
@@ -96,7 +105,9 @@ class Schedules(Experiment):
             mine = [d for d in done if (d.trial.model == "gpt") == (task == "text")]
             best = {names[key[0]]: v for key, v in tuned(mine, ["schedule"], METRIC, lowest=True).items()}
             rows += [_row(task, name, best[name]) for name in SCHEDULES if name in best]
-            claims += _claims(task, best)
+            claims += _claims(
+                task, best, {names[k[0]]: by_setting(v, ["lr"]) for k, v in by_setting(mine, ["schedule"]).items()}
+            )
             if EQUAL[0] in best:
                 claims.append(_collapse(task, mine, best[EQUAL[0]][0].trial.lr))
             curves[task] = {
@@ -124,20 +135,13 @@ class Schedules(Experiment):
         axes[0, 0].legend(fontsize=7)
 
 
-def _norm(done: Done) -> float:
-    """Last norm of hidden layers over the initial one, geometric mean."""
-    with done.open() as run:
-        ratios = [curve(run, "norm", n)[1][-1] / run.tensors[n].info["init_norm"] for n in hidden(run)]
-    return float(np.exp(np.mean(np.log(ratios))))
-
-
 def _row(task: str, name: str, own: Sequence[Done]) -> dict[str, Any]:
     trial = own[0].trial
     return {
         "task": task, "schedule": name, "best lr": trial.lr, "wd": trial.weight_decay,
         "lr·wd·steps": trial.lr * trial.weight_decay * trial.steps, "test loss": stat(own, METRIC),
         "test accuracy": stat(own, "test_accuracy"), "train loss": stat(own, "train_loss"),
-        "last norm / initial": Stat.of([_norm(d) for d in own]),
+        "last norm / initial": Stat.of([d.measured["norm"] for d in own]),
     }  # fmt: skip
 
 
@@ -145,22 +149,29 @@ def _collapse(task: str, done: Sequence[Done], lr: float) -> Claim:
     """At one lr for both: norms are by lr in the first place."""
     own = {key[0]: v for key, v in by_setting([d for d in done if d.trial.lr == lr], ["schedule"]).items()}
     first, second = (own.get(SCHEDULES[name]["schedule"], []) for name in EQUAL)
-    larger = by_seed(second, first, lambda a, b: _norm(a) / _norm(b))
+    larger = by_seed(second, first, lambda a, b: a.measured["norm"] / b.measured["norm"])
     return Claim(f"collapse/{task}", "memory article", f"{task}: last norm of hidden layers at the best lr of Eq. 16, "
                  "Eq. 17 over Eq. 16", 1.0, larger, "above")  # fmt: skip
 
 
-def _claims(task: str, best: Mapping[str, Sequence[Done]]) -> list[Claim]:
+def _claims(
+    task: str, best: Mapping[str, Sequence[Done]], sweeps: Mapping[str, Mapping[Setting, Sequence[Done]]]
+) -> list[Claim]:  # fmt: skip
     source, found = "memory article", []
+
+    def checks(mine: str, other: str) -> list[Check]:
+        return fair(METRIC, other, {name: (best[name], sweeps[name]) for name in (mine, other)})
+
     for mine in (x for x in EQUAL if x in best):
         for other in (x for x in ENDED if x in best):
             found.append(Claim(f"optimal/{task}-{mine}-{other}", source, f"{task}: test loss, {mine} less {other}", 0.0,
-                               gap(best[mine], best[other], METRIC), "below"))  # fmt: skip
+                               gap(best[mine], best[other], METRIC), "below", checks=checks(mine, other)))  # fmt: skip
         if "constant" in best:
             found.append(Claim(f"endless/{task}-{mine}", source, f"{task}: test loss, {mine} less constant", 0.0,
-                               gap(best[mine], best["constant"], METRIC), "below"))  # fmt: skip
+                               gap(best[mine], best["constant"], METRIC), "below",
+                               checks=checks(mine, "constant")))  # fmt: skip
     if all(x in best for x in EQUAL):
         first, second = (best[x] for x in EQUAL)
         found.append(Claim(f"tied/{task}", source, f"{task}: test loss, Eq. 17 less Eq. 16", 0.0,
-                           gap(second, first, METRIC), "below"))  # fmt: skip
+                           gap(second, first, METRIC), "below", checks=checks(EQUAL[1], EQUAL[0])))  # fmt: skip
     return found

@@ -9,9 +9,12 @@ from typing import Any, ClassVar, final
 import numpy as np
 
 from equipoise.lab.config import Trial
+from equipoise.lab.experiments._checks import baseline, learnt
 from equipoise.lab.experiments._sweep import stat
 from equipoise.lab.experiments.base import Done, Experiment, Outcome
+from equipoise.lab.result import Result
 from equipoise.lab.results import Claim, Stat
+from equipoise.monitor import Run
 
 DEFAULT: dict[str, Any] = {"track": 0.99, "center": True, "granularity": "neuron"}
 """RE's: centred, by neuron."""
@@ -83,6 +86,10 @@ class Sensitivity(Experiment):
             for base in (resnet, gpt) for case in cases(size.tracks) for seed in range(size.seeds)
         ]  # fmt: skip
 
+    def measure(self, result: Result, run: Run) -> dict[str, Any]:
+        """What is reached without a network."""
+        return {"baseline": baseline(result.trial)}
+
     def analyse(self, done: Sequence[Done]) -> Outcome:
         """The metric of each case, and over that of the default with the same seed."""
         found: dict[tuple[Any, ...], list[Done]] = {}
@@ -105,7 +112,7 @@ class Sensitivity(Experiment):
                 claims.append(
                     Claim(f"insensitive/{model}-{label.replace(' ', '-').replace(',', '')}", "RE Fig. 15",
                           f"{rows[-1]['metric']} of the {model} over the default's: {label}", 1.0, ratio,
-                          tolerance=NEAR[model])
+                          tolerance=NEAR[model], checks=[learnt(list(base.values()))])
                 )  # fmt: skip
         return Outcome(rows, claims)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, final
@@ -9,11 +10,14 @@ from typing import Any, ClassVar, final
 import numpy as np
 
 from equipoise.lab.config import Trial
+from equipoise.lab.experiments._checks import baseline, learnt
 from equipoise.lab.experiments._sweep import by_seed, seeds, stat, tuned
 from equipoise.lab.experiments._tasks import CIFAR, TEXT, WIKITEXT
 from equipoise.lab.experiments._watched import curve, hidden
 from equipoise.lab.experiments.base import Done, Experiment, Outcome
+from equipoise.lab.result import Result
 from equipoise.lab.results import Claim, Stat
+from equipoise.monitor import Run
 from equipoise.theory._check import Array
 
 OF = ("weight", "grad", "update")
@@ -88,10 +92,14 @@ class Svd(Experiment):
                 found += [base.vary({"optimizer": name, "lr": lr, "weight_decay": 1e-3 / lr}) for lr in lrs]
         return seeds(found, size.seeds)
 
+    def measure(self, result: Result, run: Run) -> dict[str, Any]:
+        """Ranks and alignment of hidden layers over the steps, and what is reached without a network."""
+        return {"seen": _Seen.measure(run), "baseline": baseline(result.trial)}
+
     def analyse(self, done: Sequence[Done]) -> Outcome:
         """Means over hidden layers and late steps, at the lr that is best for the test's loss."""
         chosen = tuned(done, ("model", "optimizer"), "test_loss", lowest=True)
-        seen = {key: {d.trial.seed: _Seen.read(d) for d in members} for key, members in chosen.items()}
+        seen = {key: {d.trial.seed: _Seen(**d.measured["seen"]) for d in members} for key, members in chosen.items()}
         rows = []
         for (model, name), members in chosen.items():
             each = list(seen[model, name].values())
@@ -140,28 +148,27 @@ class _Seen:
     """Mean of left and right; 1 by chance."""
 
     @staticmethod
-    def read(done: Done) -> _Seen:
+    def measure(run: Run) -> dict[str, Any]:
         stable: dict[str, dict[str, Array]] = {of: {} for of in OF}
         share: dict[str, dict[str, Array]] = {of: {} for of in OF}
         aligned: dict[str, Array] = {}
         steps: dict[str, Array] = {}
-        with done.open() as run:
-            for name in hidden(run):
-                shape = run.tensors[name].shape
-                m, n = shape[0], int(np.prod(shape[1:]))
-                side = min(m, n)
-                if side < 4:  # one channel in, as of a first convolution of few taps
-                    continue
-                for of in OF:
-                    values = {}
-                    for what in ("stable_rank", "entropy"):
-                        key = (f"grad_{what}/{name}",) if of == "grad" else (f"{of}_{what}", name)
-                        steps[of], values[what] = curve(run, *key)
-                    stable[of][name] = values["stable_rank"] / (m * n / (m**0.5 + n**0.5) ** 2)
-                    share[of][name] = side ** (values["entropy"] - 1)
-                sides = [curve(run, f"{which}/{name}")[1] for which in SIDES]
-                aligned[name] = np.mean(sides, 0)
-        return _Seen(steps, stable, share, aligned)
+        for name in hidden(run):
+            shape = run.tensors[name].shape
+            m, n = shape[0], int(np.prod(shape[1:]))
+            side = min(m, n)
+            if side < 4:  # one channel in, as of a first convolution of few taps
+                continue
+            for of in OF:
+                values = {}
+                for what in ("stable_rank", "entropy"):
+                    key = (f"grad_{what}/{name}",) if of == "grad" else (f"{of}_{what}", name)
+                    steps[of], values[what] = curve(run, *key)
+                stable[of][name] = values["stable_rank"] / (m * n / (m**0.5 + n**0.5) ** 2)
+                share[of][name] = side ** (values["entropy"] - 1)
+            sides = [curve(run, f"{which}/{name}")[1] for which in SIDES]
+            aligned[name] = np.mean(sides, 0)
+        return {"steps": steps, "stable": stable, "share": share, "aligned": aligned}
 
     def late(self, what: str, of: str) -> float:
         """Mean over layers and late steps; of weights, at the last."""
@@ -212,4 +219,5 @@ def _claims(
                 Claim(f"weights-diverse/{model}", "Liu et al. 2025", f"effective rank of the {model}'s last weights, a"
                       " share, Muon's less AdamW's", 0.0, more, "above")
             )  # fmt: skip
-    return found
+    checks = {model: [learnt(*(v for k, v in chosen.items() if k[0] == model))] for model, _ in chosen}
+    return [dataclasses.replace(c, checks=next(v for m, v in checks.items() if f"/{m}" in c.name)) for c in found]

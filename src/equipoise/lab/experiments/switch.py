@@ -9,10 +9,14 @@ from typing import Any, ClassVar, final
 import numpy as np
 
 from equipoise.lab.config import Trial
+from equipoise.lab.experiments._checks import baseline, inside, learnt, on_validation, rotates
 from equipoise.lab.experiments._sweep import Turning, best, by_seed, by_setting, diverged, finished, seeds, stat, worse
 from equipoise.lab.experiments._tasks import CIFAR, DIGITS, METRICS, TASKS, TEXT, WIKITEXT
 from equipoise.lab.experiments.base import Done, Experiment, Outcome
+from equipoise.lab.result import Result
 from equipoise.lab.results import Claim
+from equipoise.lab.statistics import Check
+from equipoise.monitor import Run
 
 ALONE = {"adamw": "Adam", "sgdm": "SGD"}
 ORDERS = {"Adam, SGD": ("adamw", "sgdm"), "SGD, Adam": ("sgdm", "adamw")}
@@ -94,6 +98,10 @@ class SwitchOver(Experiment):
                 found += [own.vary({"optimizer_options": {**each, "at": round(x * steps)}}) for x in size.at]
         return seeds(found, size.seeds)
 
+    def measure(self, result: Result, run: Run) -> dict[str, Any]:
+        """Rotation, and what is reached without a network."""
+        return {"turning": Turning.measure(run), "baseline": baseline(result.trial)}
+
     def analyse(self, done: Sequence[Done]) -> Outcome:
         """Each alone at its best lr, and the switches against them."""
         rows: list[dict[str, Any]] = []
@@ -141,7 +149,7 @@ class SwitchOver(Experiment):
             for label, colour, members in shown:
                 if not finished(members):
                     continue
-                turning = Turning.read(finished(members)[0])
+                turning = Turning.of(finished(members)[0])
                 mean = np.mean(list(turning.layers.values()), 0)
                 line[1].semilogy(turning.steps[:-1], mean[:-1], color=colour, lw=1, label=label)
             line[1].set(title=f"{task}: rotation, mean over layers", xlabel="step")
@@ -174,19 +182,29 @@ def _claims(
     switched: Mapping[tuple[str, int], Sequence[Done]],
 ) -> list[Claim]:  # fmt: skip
     claims = []
+
+    def checks(*names: str) -> list[Check]:
+        """That something was learnt, and what each alone needs, whose lr was chosen."""
+        found = [learnt(*alone.values())]
+        for name in names:
+            sweep = by_setting([d for d in own if d.trial.optimizer == name], ["lr"])
+            found.append(inside(alone.get(name, []), sweep, ALONE[name]))
+        return [*found, on_validation(own, METRICS[task])]
+
     first_at = min((at for _, at in switched), default=None)
     for (order, at), members in switched.items():
         against, statement = ("adamw", "sgd-first") if order == "SGD, Adam" else ("sgdm", "adam-first")
         where = f"{task}, switched at {at}"
         claims.append(
             Claim(f"{statement}/{task}-{at}", "thesis 3.2", f"share by which {order} is worse than {ALONE[against]}: "
-                  f"{where}", 0.0, worse(members, alone.get(against, [])), "below")
+                  f"{where}", 0.0, worse(members, alone.get(against, [])), "below", checks=checks(against))
         )  # fmt: skip
         other = switched.get(("Adam, SGD", at), [])
         if order == "SGD, Adam":
             claims.append(
                 Claim(f"adam-last/{task}-{at}", "hypothesis",
-                      f"share by which SGD, Adam is worse than Adam, SGD: {where}", 0.0, worse(members, other), "below")
+                      f"share by which SGD, Adam is worse than Adam, SGD: {where}", 0.0, worse(members, other), "below",
+                      checks=checks(*ALONE))
             )  # fmt: skip
         if task == "vision" and at == first_at:  # scale-invariant, and the longest time to forget in
             second = members[0].trial.optimizer_options["second"]
@@ -194,7 +212,8 @@ def _claims(
             claims.append(
                 Claim(f"second-decides/{order.replace(', ', '-')}", "theory",
                       f"late rotation of {order} over {ALONE[ORDERS[order][1]]}'s alone: {where}", 1.0,
-                      by_seed(members, same, lambda x, y: Turning.read(x).mean / Turning.read(y).mean),
-                      tolerance=0.1)
+                      by_seed(members, same, lambda x, y: Turning.of(x).mean / Turning.of(y).mean),
+                      tolerance=0.1,
+                      checks=[rotates(same, f"late rotation of {second['optimizer']} alone over theory's")])
             )  # fmt: skip
     return claims

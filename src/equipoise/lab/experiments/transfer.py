@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, final
@@ -9,10 +10,14 @@ from typing import Any, ClassVar, final
 import numpy as np
 
 from equipoise.lab.config import Trial
+from equipoise.lab.experiments._checks import baseline, inside, learnt, on_validation
 from equipoise.lab.experiments._sweep import best, by_seed, by_setting, gap, seeds, stat
 from equipoise.lab.experiments._tasks import TEXT, WIKITEXT
 from equipoise.lab.experiments.base import Done, Experiment, Outcome
+from equipoise.lab.result import Result
 from equipoise.lab.results import Claim
+from equipoise.lab.statistics import LOOKS, Check
+from equipoise.monitor import Run
 from equipoise.theory.advice import RULES, Change, Hyperparameters
 from equipoise.theory.advice import transfer as move
 
@@ -99,6 +104,10 @@ class Transfer(Experiment):
         found += [at("width", size.base, to, rest=top) for to in lower]
         return seeds(list({t.key: t for t in found}.values()), size.seeds)
 
+    def measure(self, result: Result, run: Run) -> dict[str, Any]:
+        """What is reached without a network."""
+        return {"baseline": baseline(result.trial)}
+
     def analyse(self, done: Sequence[Done]) -> Outcome:
         """Loss of every rule at each target, and how far it is from the best that was trained there."""
         top, kinds = tuned(done), by_kind(done)
@@ -115,7 +124,7 @@ class Transfer(Experiment):
             rules = {name: v for name, v in rules.items() if v}
             rows.append(_row(kind, "best trained", first, first))
             rows += [_row(kind, name, v, first) for name, v in rules.items()]
-            claims += _claims(kind, rules, first)
+            claims += _claims(kind, rules, first, _checks(kinds["base"], kinds[kind], first))
             curves[kind] = (
                 [(*_pair(v[0].trial), stat(v, METRIC).mean) for v in own.values() if stat(v, METRIC).count],
                 {name: _pair(v[0].trial) for name, v in rules.items()},
@@ -198,7 +207,9 @@ def by_kind(done: Sequence[Done]) -> dict[str, list[Done]]:
 
 def tuned(done: Sequence[Done]) -> Hyperparameters | None:
     """The best of the small size; None where no setting finished with every seed."""
-    found = _best(by_kind(done)["base"])
+    # By the seeds of the first look, so that those which come later move the same setting.
+    early = sorted({d.trial.seed for d in done})[: LOOKS[0]]
+    found = _best([d for d in by_kind(done)["base"] if d.trial.seed in early])
     return None if not found else Hyperparameters(*_pair(found[0].trial))
 
 
@@ -233,7 +244,18 @@ def _row(kind: str, rule: str, own: Sequence[Done], first: Sequence[Done]) -> di
     }  # fmt: skip
 
 
-def _claims(kind: str, rules: Mapping[str, Sequence[Done]], first: Sequence[Done]) -> list[Claim]:
+def _checks(base: Sequence[Done], target: Sequence[Done], first: Sequence[Done]) -> list[Check]:
+    """That something was learnt at the target, that the tuned lr is inside the sweep, and how it was chosen."""
+    return [
+        learnt(first),
+        inside(_best(base), by_setting(base, PATHS), "the small size"),
+        on_validation(target, METRIC),
+    ]
+
+
+def _claims(
+    kind: str, rules: Mapping[str, Sequence[Done]], first: Sequence[Done], checks: Sequence[Check]
+) -> list[Claim]:  # fmt: skip
     naive = {(n,): v for n, v in rules.items() if n in NAIVE[kind]}
     published = {(n,): v for n, v in rules.items() if n not in NAIVE[kind]}
     found = []
@@ -248,4 +270,4 @@ def _claims(kind: str, rules: Mapping[str, Sequence[Done]], first: Sequence[Done
         found.append(Claim(f"beats-naive/{kind}", "THEORY 9", f"{kind} ×{FACTOR}: test loss, the best rule less "
                            "the best naive one", 0.0, gap(published[tops[0]], naive[tops[1]], METRIC),
                            "below"))  # fmt: skip
-    return found
+    return [dataclasses.replace(claim, checks=checks) for claim in found]

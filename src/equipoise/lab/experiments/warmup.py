@@ -9,9 +9,14 @@ from typing import Any, ClassVar, final
 import numpy as np
 
 from equipoise.lab.config import Trial
+from equipoise.lab.experiments._checks import baseline, fair, learnt
+from equipoise.lab.experiments._sweep import by_setting
 from equipoise.lab.experiments._watched import curve, hidden, rms
 from equipoise.lab.experiments.base import Done, Experiment, Outcome
+from equipoise.lab.result import Result
 from equipoise.lab.results import Claim, Stat
+from equipoise.lab.statistics import Check
+from equipoise.monitor import Run
 from equipoise.theory import stationary
 from equipoise.theory._check import Array
 
@@ -52,6 +57,7 @@ class Warmup(Experiment):
     name: ClassVar[str] = "warmup"
     source: ClassVar[str] = "RE Fig. 5 right, Fig. 14"
     about: ClassVar[str] = "Baselines rotate too fast at first, and warmup helps; do rotational variants need it?"
+    measures_diverged: ClassVar[bool] = True
     statements: ClassVar[Mapping[str, str]] = {
         "variant-better": "RE Fig. 5 right: without warmup the variant is more stable and better than the baseline",
         "needed": "RE section 3: baselines need warmup, and their rotational variants less",
@@ -71,9 +77,13 @@ class Warmup(Experiment):
             for warmup in (0, size.warmup) for seed in range(size.seeds)
         ]  # fmt: skip
 
+    def measure(self, result: Result, run: Run) -> dict[str, Any]:
+        """Rotation over that at equilibrium, and what is reached without a network."""
+        return {"rotation": _Case.measure(run, result.trial), "baseline": baseline(result.trial)}
+
     def analyse(self, done: Sequence[Done]) -> Outcome:
         """Accuracy and the first steps' rotation; claims are of differences within a seed."""
-        found = [_Case.read(one) for one in done if one.result.status != "failed"]
+        found = [_Case.of(one) for one in done if one.result.status != "failed"]
         rows: dict[tuple[Any, ...], list[_Case]] = {}
         for case in found:
             rows.setdefault((case.trial.optimizer, case.trial.lr, case.trial.warmup), []).append(case)
@@ -121,28 +131,51 @@ class Warmup(Experiment):
 class _Case:
     """One trial: its accuracy, and the rotation of its hidden layers over that at equilibrium at the peak lr."""
 
-    trial: Trial
+    done: Done
     accuracy: float
     diverged: bool
     steps: Array
     rotation: Array
 
+    @property
+    def trial(self) -> Trial:
+        return self.done.trial
+
     @staticmethod
-    def read(done: Done) -> _Case:
-        trial = done.trial
+    def of(done: Done) -> _Case:
+        accuracy, seen = done.result.metrics.get("test_accuracy", FAILED), done.measured["rotation"]
+        return _Case(done, accuracy, done.result.status == "diverged", seen["steps"], seen["over"])
+
+    @staticmethod
+    def measure(run: Run, trial: Trial) -> dict[str, Any]:
         kind = trial.optimizer.removeprefix("rotational_")
         expected = stationary(kind, lr=trial.lr, weight_decay=trial.weight_decay, size=1).rotation
-        with done.open() as run:
-            series = [curve(run, "rotation", name) for name in hidden(run)]
+        series = [curve(run, "rotation", name) for name in hidden(run)]
         count = min(len(values) for _, values in series)  # a trial that diverged ends in the middle of a step
         rotation = np.sqrt(np.mean([np.square(values[:count]) for _, values in series], 0)) / expected
-        accuracy = done.result.metrics.get("test_accuracy", FAILED)
-        return _Case(trial, accuracy, done.result.status == "diverged", series[0][0][:count], rotation)
+        return {"steps": series[0][0][:count], "over": rotation}
 
     @property
     def first(self) -> float:
         """Root mean square over layers and the first steps."""
         return rms(self.rotation[self.steps <= max(2, FIRST * self.trial.steps)])
+
+
+def _learns(kind: str, cases: Sequence[_Case]) -> Check:
+    """That the baseline learns at some lr."""
+    own = [c.done for c in cases if c.trial.optimizer == kind]
+    return learnt(*by_setting(own, ("lr", "warmup")).values())
+
+
+def _tuned(kind: str, cases: Sequence[_Case]) -> list[Check]:
+    """What both need whose best lr without warmup is compared, by the mean over seeds."""
+    arms = {}
+    for name in (kind, PAIRS[kind]):
+        cold = [c for c in cases if c.trial.optimizer == name and not c.trial.warmup]
+        sweep = by_setting([c.done for c in cold], ["lr"])
+        means = {lr: np.mean([c.accuracy for c in cold if c.trial.lr == lr[0]]) for lr in sweep}
+        arms[name] = (sweep[max(means, key=lambda lr: means[lr])] if means else [], sweep)
+    return fair("test_accuracy", kind, arms)
 
 
 def _claims(kind: str, cases: Sequence[_Case]) -> list[Claim]:
@@ -162,17 +195,18 @@ def _claims(kind: str, cases: Sequence[_Case]) -> list[Claim]:
     best = [float(of(pair[1], False, s).max() - of(kind, False, s).max()) for s in seeds]
     first = {name: Stat.of([by[name, lrs[-1], False, s].first for s in seeds]) for name in pair}
     less = [a - b for a, b in zip(need[kind], need[pair[1]], strict=True)]
-    where = f"{kind}'s"
+    where, learns, tuned = f"{kind}'s", _learns(kind, cases), _tuned(kind, cases)
     return [
         Claim(f"variant-better/{kind}-stable", "RE Fig. 5 right",
               f"accuracy without warmup, {where} variant less {kind}, mean over lr", 0.0,
-              Stat.of([float(a.mean()) for a in ahead]), "above"),
+              Stat.of([float(a.mean()) for a in ahead]), "above", checks=[learns]),
         Claim(f"variant-better/{kind}-best", "RE Fig. 5 right",
-              f"accuracy without warmup at its best lr, {where} variant less {kind}", 0.0, Stat.of(best), "above"),
+              f"accuracy without warmup at its best lr, {where} variant less {kind}", 0.0, Stat.of(best), "above",
+              checks=tuned),
         Claim(f"needed/{kind}-gain", "RE section 3", f"accuracy that warmup gives {kind}, mean over lr", 0.0,
-              Stat.of(need[kind]), "above"),
+              Stat.of(need[kind]), "above", checks=[learns]),
         Claim(f"needed/{kind}-less", "RE section 3", f"what warmup gives {kind} less what it gives its variant", 0.0,
-              Stat.of(less), "above"),
+              Stat.of(less), "above", checks=[learns]),
         Claim(f"fast/{kind}", "RE section 3, Fig. 14",
               f"first rotation of {kind} over equilibrium's, no warmup, largest lr", 1.0, first[kind], "above"),
         Claim(f"fast/{kind}-variant", "RE section 3", f"the same of {where} variant", 1.0, first[pair[1]],
