@@ -47,7 +47,8 @@ class Trial:
             finite.
         evaluate: test each k-th step, and at the end; 0 at the end alone.
         data_options: what the loader takes.
-        model_options: what the model's maker takes.
+        model_options: what the model's maker takes; and `start`: the fields of a trial whose trained weights to start
+            from, as fine-tuning does.
         optimizer_options: what the optimizer takes besides.
         schedule_options: what the schedule takes besides.
         watch: arguments of `eq.watch`, as `every` and `neurons`; and `structure`: measure gradients by

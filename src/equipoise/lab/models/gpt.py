@@ -11,8 +11,11 @@ from equipoise.lab.models.transformer import Layer, positions, start
 from equipoise.optim import add_gains
 from equipoise.theory import _check
 
-SIZES = {"tiny": (2, 32, 2), "mini": (4, 128, 4), "small": (6, 384, 6), "124M": (12, 768, 12)}
-"""Depth, width, heads."""
+SIZES = {
+    "tiny": (2, 32, 2), "0.1M": (2, 64, 2), "0.4M": (2, 128, 4), "mini": (4, 128, 4), "3M": (4, 256, 4),
+    "small": (6, 384, 6), "10M": (6, 384, 6), "124M": (12, 768, 12),
+}  # fmt: skip
+"""Depth, width, heads. Those named by a number have about so many parameters with bytes as tokens."""
 
 
 @final

@@ -12,7 +12,7 @@ from equipoise.lab.models.transformer import Layer, positions, start
 from equipoise.optim import add_gains
 from equipoise.theory import _check
 
-SIZES = {"tiny": (1, 32, 2), "mini": (3, 128, 4), "iwslt": (6, 512, 4)}
+SIZES = {"tiny": (1, 32, 2), "small": (2, 64, 4), "mini": (3, 128, 4), "iwslt": (6, 512, 4)}
 """Depth of both sides, width, heads."""
 
 

@@ -40,15 +40,22 @@ class Vit(nn.Module):
         return self.head(self.norm(x)[:, 0])
 
 
-def vit(data: Data, *, size: str = "tiny", patch: int | None = None) -> Vit:
+def vit(
+    data: Data, *, size: str = "tiny", patch: int | None = None, depth: int | None = None, width: int | None = None,
+    heads: int | None = None,
+) -> Vit:  # fmt: skip
     """A vision transformer for images.
 
     Args:
         data: images in classes.
         size: one of `SIZES`.
         patch: pixels of a patch's side, where not the size's own.
+        depth: layers, where not the size's own.
+        width: of tokens, where not the size's own.
+        heads: where not the size's own.
     """
-    depth, width, heads, own = SIZES[_check.choice("size", size, SIZES)]
+    own = SIZES[_check.choice("size", size, SIZES)]
+    d, w, h, p = (a or b for a, b in zip((depth, width, heads, patch), own, strict=True))
     assert isinstance(data.train, Split)
     channels, side = data.train.x.shape[1], data.train.x.shape[-1]
-    return Vit(channels, side, data.outputs, depth, width, heads, patch or own)
+    return Vit(channels, side, data.outputs, d, w, h, p)
