@@ -254,6 +254,32 @@ def lab_workloads_sweep(
         raise typer.Exit(1)
 
 
+@workloads.command("payoff")
+def lab_workloads_payoff(
+    page: Annotated[Path, typer.Argument(help="The page whose marked part is written.")] = Path("docs/payoff.md"),
+    stored: Stored = None,
+) -> None:
+    """Write what each way to choose a setting costs into a page, from stored trials alone.
+
+    [dim]equipoise lab workloads payoff docs/payoff.md[/dim]
+    """
+    from equipoise.lab.workloads.payoff import write
+    from equipoise.lab.workloads.store import STORED
+
+    write(page, stored or STORED)
+    typer.echo(str(page))
+
+
+@workloads.command("baselines")
+def lab_workloads_baselines(stored: Stored = None) -> None:
+    """Measure what is reached on the workloads' data without a network, where it is not stored yet; some minutes."""
+    from equipoise.lab.workloads.floors import measure
+    from equipoise.lab.workloads.store import STORED
+
+    found = measure(stored or STORED, lambda name: typer.echo(name, err=True))
+    typer.echo(dumps(found, indent=1))
+
+
 def _conduct(experiment: Any, folder: Path, figure: Path | None, json: bool, given: dict[str, Any]) -> Any:
     from equipoise.lab.conduct import OUTCOME, conduct, write_figure
     from equipoise.lab.show import bars, render_outcome

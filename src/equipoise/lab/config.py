@@ -7,6 +7,7 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Self, final
 
 from equipoise.theory import _check
@@ -103,7 +104,7 @@ class Trial:
         for f in dataclasses.fields(self):
             object.__setattr__(self, f.name, _plain(f.name, getattr(self, f.name)))
 
-    @property
+    @cached_property
     def key(self) -> str:
         """Its identity: a hash of all fields."""
         return hashlib.sha256(self.to_json().encode()).hexdigest()[:16]

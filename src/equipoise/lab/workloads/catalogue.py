@@ -70,7 +70,8 @@ _LIST = (
     ),
     Workload(
         "repeat-adamw", "choosing", "text repeated", "GPT of 0.1 M parameters, 15 epochs of 55 kB of enwik8",
-        _trial(_TEXT, "adamw", data_options=ENWIK8 | {"size": 55_000}, steps=1600, warmup=80), _ADAMW, 1718, PARAMETERS["0.1M"], 20,
+        _trial(_TEXT, "adamw", data_options=ENWIK8 | {"size": 55_000}, steps=1600, warmup=80),
+        _ADAMW, 1718, PARAMETERS["0.1M"], 20,
     ),
     Workload(
         "repeat-muon", "held-out", "text repeated", "GPT of 0.1 M parameters, 15 epochs of 35 kB of enwik8",
@@ -103,7 +104,8 @@ _LIST = (
     Workload(
         "vit-adamw", "choosing", "vision, layer norm", "ViT of two layers, patches of 8 pixels, CIFAR-10",
         _trial(
-            _VISION, "adamw", model="vit", model_options={"size": "tiny", "patch": 8, "width": 64}, steps=1200, warmup=60
+            _VISION, "adamw", model="vit", model_options={"size": "tiny", "patch": 8, "width": 64}, steps=1200,
+            warmup=60,
         ),
         _ADAMW, 45_000, 114_250, 20,
     ),

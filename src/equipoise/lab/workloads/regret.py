@@ -16,7 +16,7 @@ from equipoise.lab.workloads.base import Workload
 from equipoise.lab.workloads.catalogue import WORKLOADS
 from equipoise.lab.workloads.policies import POLICIES, Policy, Tuned
 from equipoise.lab.workloads.store import Outcomes
-from equipoise.lab.workloads.sweep import SEEDS, best, others, settled
+from equipoise.lab.workloads.sweep import best, others, settled
 
 
 @final
@@ -69,7 +69,7 @@ def regret(trial: Trial, top: Trial, known: Outcomes) -> Regret | None:
 def regrets(
     workload: Workload, known: Outcomes, settings: Tuned, policies: Mapping[str, Policy] = POLICIES
 ) -> dict[str, Regret | None]:
-    """The regret of each policy; None where it has nothing to say, or was not trained yet.
+    """The regret of each policy; None where it has nothing to say, was not trained yet, or the grid is not done.
 
     Args:
         workload: where.
@@ -77,14 +77,9 @@ def regrets(
         settings: the tuned settings of workloads, by name.
         policies: by name.
     """
-    top = best(workload, known)
+    top = best(workload, known) if workload.name in settings else None
     found: dict[str, Regret | None] = {}
     for name, policy in policies.items():
         trial = policy.choose(workload, settings)
         found[name] = None if trial is None or top is None else regret(trial, top, known)
     return found
-
-
-def complete(known: Outcomes, top: Trial) -> bool:
-    """Whether the best setting has all its seeds."""
-    return sum(t.key in known for t in (top, *others(top))) == SEEDS

@@ -125,7 +125,7 @@ def sweep(
         some = ahead[: min(jobs, len(ahead) if limit is None else limit - done)]
         left = sum(n.seconds for n in ahead)
 
-        def progress(number: int, step: int, some: list[Next] = some, left: float = left) -> None:
+        def progress(number: int, step: int, some: list[Next] = some, left: float = left, spent: float = spent) -> None:
             if tell is not None:
                 share = some[number].seconds * step / some[number].trial.steps
                 tell(some[number], step, spent + share, max(0.0, left - share))

@@ -65,6 +65,8 @@ Outcomes = dict[str, Outcome]
 
 def outcome(result: Result) -> Outcome:
     """What is kept of a result."""
+    if result.status == "finished" and not {"validation_loss", "test_loss"} <= result.metrics.keys():
+        raise ValueError(f"data = {result.trial.data!r}: must have a part for validation and one to test on")
     kept = {name: float(f"{result.metrics[name]:.6g}") for name in METRICS if name in result.metrics}
     made = " ".join(f"{name} {version}" for name, version in result.versions.items())
     return Outcome(result.trial, result.status, kept, round(result.seconds, 1), result.date, made, result.data[:12])
@@ -85,8 +87,8 @@ def read(workload: Workload, folder: Path = STORED) -> Outcomes:
             raise ValueError(f"{file.name}, line {number}: is no stored trial ({error})") from None
         if one.trial.key != key:
             raise ValueError(
-                f"{file.name}, line {number}: has the key {key}, and its trial {one.trial.key}; the workload was changed "
-                "after it was swept: give it another name, or delete the file"
+                f"{file.name}, line {number}: has the key {key}, and its trial {one.trial.key}; the workload was "
+                "changed after it was swept: give it another name, or delete the file"
             )
         found[key] = one
     return found

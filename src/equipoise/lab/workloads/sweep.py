@@ -49,13 +49,15 @@ def planned(workload: Workload, known: Outcomes, tuned: Tuned) -> dict[str, list
         known: its trials that have ended.
         tuned: the best settings of the workloads whose grids are done; of this one, too.
     """
+    whole, _ = _extended(workload, known)
+    top = _best_of(known, whole)
     makers = {
         "coarse": lambda: grid(workload, workload.lrs, SHRINKS),
         "habits": lambda: _chosen(workload, [p.name for p in FIRST], tuned),
-        "edges": lambda: _edges(workload, known),
+        "edges": lambda: whole,
         "rules": lambda: _chosen(workload, [name for name, p in POLICIES.items() if p not in FIRST], tuned),
-        "fine": lambda: _fine(workload, known),
-        "shapes": lambda: _shapes(workload, known),
+        "fine": lambda: _fine(workload, top),
+        "shapes": lambda: _shapes(workload, _best_of(known, [*whole, *_fine(workload, top)])),
         "seeds": lambda: _seeds(workload, known, tuned),
     }
     found: dict[str, list[Trial]] = {}
@@ -123,7 +125,7 @@ def further(value: float, *, up: bool) -> float:
 
 def _best_of(known: Outcomes, trials: Iterable[Trial]) -> Trial | None:
     """By the first seed alone, so that it stays the same when others come."""
-    ranked = sorted(((known[t.key].validation, t.key) for t in trials if t.key in known))
+    ranked = sorted((known[t.key].validation, t.key) for t in trials if t.key in known)
     return known[ranked[0][1]].trial if ranked and math.isfinite(ranked[0][0]) else None
 
 
@@ -131,31 +133,29 @@ def _extended(workload: Workload, known: Outcomes) -> tuple[list[Trial], bool]:
     """The coarse grid and its extensions, as far as they can be told, and whether all of that is done."""
     lrs, shrinks = list(workload.lrs), list(SHRINKS)
     low = high = wide = 0
+    made: dict[tuple[float, float], Trial] = {}
     while True:
-        trials = grid(workload, lrs, shrinks)
+        for lr in lrs:
+            for shrink in shrinks:
+                if (lr, shrink) not in made:
+                    made[lr, shrink] = workload.at(lr, workload.decay(lr, shrink))
+        trials = list(made.values())
         if any(t.key not in known for t in trials):
             return trials, False
-        places = {t.key: (lr, s) for t, (lr, s) in zip(trials, [(a, b) for a in lrs for b in shrinks], strict=True)}
         top = _best_of(known, trials)
-        if top is None:  # all diverged: lower
-            lr, s = lrs[0], shrinks[0]
-        else:
-            lr, s = places[top.key]
+        # Where all diverged, lower.
+        lr, shrink = (lrs[0], 0.0) if top is None else next(at for at, t in made.items() if t.key == top.key)
         if lr == lrs[0] and low < EXTENSIONS:
             lrs.insert(0, further(lr, up=False))
             low += 1
         elif lr == lrs[-1] and high < EXTENSIONS:
             lrs.append(further(lr, up=True))
             high += 1
-        elif s == shrinks[-1] and wide < EXTENSIONS:
-            shrinks.append(further(s, up=True))
+        elif shrink == shrinks[-1] and wide < EXTENSIONS:
+            shrinks.append(further(shrink, up=True))
             wide += 1
         else:
             return trials, True
-
-
-def _edges(workload: Workload, known: Outcomes) -> list[Trial]:
-    return _extended(workload, known)[0]
 
 
 def _chosen(workload: Workload, names: Iterable[str], tuned: Tuned) -> list[Trial]:
@@ -163,8 +163,7 @@ def _chosen(workload: Workload, names: Iterable[str], tuned: Tuned) -> list[Tria
     return [trial for trial in chosen if trial is not None]
 
 
-def _fine(workload: Workload, known: Outcomes) -> list[Trial]:
-    top = _best_of(known, _extended(workload, known)[0])
+def _fine(workload: Workload, top: Trial | None) -> list[Trial]:
     if top is None:
         return []
     shrink = workload.shrink(top.lr, top.weight_decay)
@@ -177,8 +176,7 @@ def _fine(workload: Workload, known: Outcomes) -> list[Trial]:
     ]
 
 
-def _shapes(workload: Workload, known: Outcomes) -> list[Trial]:
-    top = _best_of(known, [*_extended(workload, known)[0], *_fine(workload, known)])
+def _shapes(workload: Workload, top: Trial | None) -> list[Trial]:
     if top is None:
         return []
     warmups = (0, 4 * workload.trial.warmup)
