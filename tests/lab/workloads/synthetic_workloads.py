@@ -37,7 +37,7 @@ def ended(trial: Trial, validation: float, test: float | None = None) -> Outcome
 
 def swept(loss: Loss, workload: Workload = WORKLOAD, known: Outcomes | None = None) -> tuple[Outcomes, list[Trial]]:
     """Sweep until nothing is missing: what is known then, and what was tried, in order."""
-    known, order = dict(known or {}), list[Trial]()
+    known, order = {} if known is None else dict(known), list[Trial]()
     for _ in range(500):
         top = settled(workload, known)
         ahead = missing(planned(workload, known, {} if top is None else {workload.name: top}), known)

@@ -10,7 +10,8 @@ from equipoise.lab.workloads.base import Workload
 
 BETAS = {"betas": [0.9, 0.95]}
 ENWIK8 = {"size": 10_000_000, "length": 32, "held": 64_000}
-SMALL, LARGE = {"size": "0.1M", "tied": True, "std": 0.1}, {"size": "0.4M", "tied": True, "std": 0.07}
+SMALL = {"size": "0.1M", "tied": True, "std": 0.1}
+LARGE = {"size": "0.4M", "tied": True, "std": 0.07}
 MIDDLE = SMALL | {"width": 96, "heads": 3}
 PARAMETERS = {"0.1M": 117_056, "0.2M": 249_312, "0.4M": 430_720}
 
@@ -22,8 +23,8 @@ _VISION: dict[str, Any] = {
     "data": "cifar", "data_options": {"validation": 5000}, "batch_size": 64, "schedule": "cosine",
 }  # fmt: skip
 _PAIRS: dict[str, Any] = {
-    "data": "phonemes", "data_options": {"validation": 0.05}, "model": "seq2seq", "model_options": {"size": "tiny", "std": 0.15},
-    "batch_size": 64, "steps": 800, "schedule": "cosine", "warmup": 40,
+    "data": "phonemes", "data_options": {"validation": 0.05}, "model": "seq2seq",
+    "model_options": {"size": "tiny", "std": 0.15}, "batch_size": 64, "steps": 800, "schedule": "cosine", "warmup": 40,
 }  # fmt: skip
 
 PRETRAINED = Trial(**_TEXT | {"steps": 6000, "warmup": 200}, lr=3e-3, weight_decay=0.1)
@@ -36,7 +37,7 @@ _SGDM = (3e-2, 1e-1, 3e-1)
 
 
 def _trial(shared: dict[str, Any], optimizer: str, **changes: Any) -> Trial:
-    fields = shared | {"optimizer": optimizer} | changes
+    fields: dict[str, Any] = {**shared, "optimizer": optimizer, **changes}
     if optimizer != "adamw":
         fields["optimizer_options"] = {}
     return Trial(**fields)
@@ -104,8 +105,8 @@ _LIST = (
     Workload(
         "vit-adamw", "choosing", "vision, layer norm", "ViT of two layers, patches of 8 pixels, CIFAR-10",
         _trial(
-            _VISION, "adamw", model="vit", model_options={"size": "tiny", "patch": 8, "width": 64, "std": 0.1}, steps=1200,
-            warmup=60,
+            _VISION, "adamw", model="vit", model_options={"size": "tiny", "patch": 8, "width": 64, "std": 0.1},
+            steps=1200, warmup=60,
         ),
         _ADAMW, 45_000, 114_250, 20,
     ),

@@ -60,7 +60,7 @@ def defaults(workload: Workload, _: Tuned) -> Trial:
 
 def _habit(place: int) -> Choose:
     def choose(workload: Workload, _: Tuned) -> Trial:
-        lr, decay, _ = HABITS[workload.trial.optimizer][place]
+        lr, decay = HABITS[workload.trial.optimizer][place][:2]
         return workload.at(lr, decay)
 
     return choose

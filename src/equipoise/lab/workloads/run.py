@@ -6,11 +6,12 @@ import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, final
+from typing import final
 
 from equipoise.lab import processes
 from equipoise.lab.attempt import attempt
 from equipoise.lab.config import Trial
+from equipoise.lab.data import Data
 from equipoise.lab.result import Result
 from equipoise.lab.workloads import store
 from equipoise.lab.workloads.base import Workload
@@ -19,9 +20,6 @@ from equipoise.lab.workloads.regret import tuned
 from equipoise.lab.workloads.store import STORED, Outcomes
 from equipoise.lab.workloads.sweep import STAGES, missing, planned
 from equipoise.theory import _check
-
-if TYPE_CHECKING:
-    from equipoise.lab.data import Data
 
 
 @final
@@ -116,45 +114,53 @@ def sweep(
         The results of trials that failed: they are left out of the rest of the sweep, and tried again the next time.
     """
     _check.whole("jobs", jobs, low=1)
-    every, failed, done, spent = read_all(folder), dict[str, Result](), 0, 0.0
-    loaded: dict[str, Data] = {}
+    every, failed, loaded = read_all(folder), dict[str, Result](), dict[str, Data]()
+    done, spent = 0, 0.0
     while limit is None or done < limit:
         ahead = [n for n in queue(names, every) if n.trial.key not in failed]
         if not ahead:
             break
-        some = ahead[: min(jobs, len(ahead) if limit is None else limit - done)]
-        left = sum(n.seconds for n in ahead)
+        # Trials of a stage do not depend on each other; one at a time, the next is chosen anew by what is known.
+        some = [n for n in ahead if n.stage == ahead[0].stage][: None if limit is None else limit - done]
+        some = some if jobs > 1 else some[:1]
+        left, parts = sum(n.seconds for n in ahead), dict[int, float]()
 
-        def progress(number: int, step: int, some: list[Next] = some, left: float = left, spent: float = spent) -> None:
+        def progress(
+            number: int, step: int, some: list[Next] = some, left: float = left, spent: float = spent,
+            parts: dict[int, float] = parts,
+        ) -> None:  # fmt: skip
             if tell is not None:
-                share = some[number].seconds * step / some[number].trial.steps
-                tell(some[number], step, spent + share, max(0.0, left - share))
+                parts[number] = some[number].seconds * step / some[number].trial.steps
+                now = sum(parts.values())
+                tell(some[number], step, spent + now, max(0.0, left - now))
 
-        for result in _train(some, place, jobs, loaded, progress):
-            one = next(n for n in some if n.trial.key == result.trial.key)
+        def ended(result: Result, some: list[Next] = some) -> None:
+            workload = next(n.workload for n in some if n.trial.key == result.trial.key)
             if result.status == "failed":
                 failed[result.trial.key] = result
-            else:
-                every[one.workload.name] = store.add(one.workload, [store.outcome(result)], folder)
-                shutil.rmtree(place / result.trial.key, ignore_errors=True)
+                return
+            every[workload.name] = store.add(workload, [store.outcome(result)], folder)
+            shutil.rmtree(place / result.trial.key, ignore_errors=True)
+
+        if jobs == 1:
+            ended(_here(some[0].trial, place, loaded, progress))
+        else:
+            trials = [n.trial for n in some]
+            processes.run(
+                trials, place, workers=jobs, ended=ended,
+                report=lambda number, _, __, step, tell=progress: tell(number - 1, step),
+            )  # fmt: skip
         done, spent = done + len(some), spent + sum(n.seconds for n in some)
     return list(failed.values())
 
 
-def _train(
-    some: Sequence[Next], place: Path, jobs: int, loaded: dict[str, Data], progress: Callable[[int, int], None]
-) -> list[Result]:
-    """Here, with one thread, or in as many processes."""
-    if jobs > 1:
-        trials = [n.trial for n in some]
-        return processes.run(
-            trials, place, workers=jobs, threads=1, report=lambda number, _, __, step: progress(number - 1, step)
-        )
+def _here(trial: Trial, place: Path, loaded: dict[str, Data], progress: Callable[[int, int], None]) -> Result:
+    """Train in this process, with one thread, as in the others."""
     import torch
 
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        return [attempt(some[0].trial, place, loaded, progress=lambda step, _: progress(0, step))]
+        return attempt(trial, place, loaded, progress=lambda step, _: progress(0, step))
     finally:
         torch.set_num_threads(threads)
