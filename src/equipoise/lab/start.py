@@ -26,8 +26,12 @@ def load_start(model: nn.Module, fields: Mapping[str, Any], device: torch.device
     """
     own, found = model.state_dict(), weights_of(Trial.from_dict(fields), str(device))
     shared = {name: w for name, w in found.items() if name in own and own[name].shape == w.shape}
-    if not shared:
-        raise ValueError("start: must be a trial of the same model; no tensor has the same name and shape")
+    count, whole = (sum(w.numel() for w in tensors.values()) for tensors in (shared, own))
+    if 2 * count < whole:
+        raise ValueError(
+            f"start: must be a trial of the same model, but only {count} of {whole} numbers are in tensors of the same "
+            "name and shape"
+        )
     model.load_state_dict(shared, strict=False)
 
 

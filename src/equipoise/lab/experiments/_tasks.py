@@ -17,7 +17,7 @@ TEXT = Trial(
 """A GPT of two layers on Python's sources."""
 
 CIFAR = Trial(
-    data="cifar", data_options={"path": "cifar-10-batches-bin"}, model="resnet", model_options={"size": "resnet-20"},
+    data="cifar", data_options={"crop": 4, "flip": True}, model="resnet", model_options={"size": "resnet-20"},
     batch_size=128, schedule="cosine", steps=78_200, warmup=1955,
 )  # fmt: skip
 """RE's ResNet-20, Table 4."""

@@ -27,7 +27,7 @@ _PAIRS: dict[str, Any] = {
     "model_options": {"size": "tiny", "std": 0.15}, "batch_size": 64, "steps": 800, "schedule": "cosine", "warmup": 40,
 }  # fmt: skip
 
-PRETRAINED = Trial(**_TEXT | {"steps": 6000, "warmup": 200}, lr=3e-3, weight_decay=0.1)
+PRETRAINED = Trial(**_TEXT).vary({"steps": 6000, "warmup": 200, "lr": 3e-3, "weight_decay": 0.1})
 """What the workloads of fine-tuning start from: the smallest GPT after 3 million bytes of enwik8."""
 
 _TUNED = _TEXT | {"model_options": SMALL | {"start": dataclasses.asdict(PRETRAINED)}, "steps": 400, "warmup": 20}
