@@ -8,7 +8,7 @@ from synthetic_workloads import WORKLOAD, bowl, ended, swept
 
 from equipoise.lab.workloads import POLICIES, WORKLOADS, Outcomes, Policy, regrets
 from equipoise.lab.workloads import catalogue as named
-from equipoise.lab.workloads.payoff import content, details, summary
+from equipoise.lab.workloads.payoff import GROUPS, content, details, summary
 from equipoise.lab.workloads.policies import epoch_timescale, memory_steps, power_lines
 from equipoise.lab.workloads.regret import regret, tuned
 from equipoise.lab.workloads.sweep import others, settled
@@ -117,8 +117,9 @@ def test_the_summary_counts_workloads_by_half() -> None:
     found = {a: {"habit": one}, b: {"habit": two}, second: {"habit": lost}}
     row = next(r for r in summary(found) if r["policy"] == "habit")
     assert [*row.values()][1:] == ["+10.0", "+15.0", "2", "diverged", "diverged", "1"]
-    assert details(found)[0]["habit"] == "+5.0"
-    assert details(found)[0]["defaults"] == "·"
+    assert details(found, ["habit", "defaults"])[0] == {"workload": a, "habit": "+5.0", "defaults": "·"}
+    assert details(found, ["defaults"]) == []
+    assert sorted(name for group in GROUPS for name in group) == sorted(POLICIES), "each policy is in one table"
 
 
 def test_the_page_is_what_the_stored_trials_say() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +14,18 @@ from equipoise.lab.workloads import floors
 from equipoise.lab.workloads.base import HALVES, Workload
 from equipoise.lab.workloads.catalogue import WORKLOADS
 from equipoise.lab.workloads.floors import Floors
-from equipoise.lab.workloads.policies import POLICIES
+from equipoise.lab.workloads.policies import FIRST, POLICIES
 from equipoise.lab.workloads.regret import Regret, regrets, tuned
 from equipoise.lab.workloads.run import read_all, status
 from equipoise.lab.workloads.store import STORED, Outcomes
 from equipoise.lab.workloads.sweep import best, others
+
+GROUPS = (
+    [policy.name for policy in FIRST],
+    [name for name in POLICIES if name.endswith((", habit's lr", ", best lr"))],
+    [name for name in POLICIES if "proxy" in name],
+)
+"""The policies of a table: a page has room for a few columns."""
 
 MARK = "payoff"
 TITLE = "# Payoff\n"
@@ -51,12 +58,13 @@ def content(folder: Path = STORED) -> str:
         markdown(summary(known)),
         "## The best of each sweep\n\n"
         "Chosen on validation; the test loss is a mean ± standard deviation over the seeds that there are. The "
-        "baseline is the bigram table of text and pairs, and the linear model of images.",
+        "baseline is the better of what needs no network: frequencies, the bigram table of text and pairs, the linear "
+        "model of images.",
         markdown(best_rows),
         "## Regret by workload, in percent\n\n"
-        "With the number of seeds in brackets where there are several. A dot: the policy does not speak to the "
-        "workload, or was not trained there yet.",
-        markdown(details(known)),
+        "With the number of seeds in brackets where there are several. A dot, and a workload "
+        "that is left out: the policy does not speak to it, or was not trained there yet.",
+        *(markdown(details(known, names)) for names in GROUPS),
     ]
     return "\n\n".join(parts)
 
@@ -70,8 +78,7 @@ def best_row(workload: Workload, known: Outcomes, floor: Floors, stage: str) -> 
         "trials": len(known),
     }
     top, base = best(workload, known), floor.get(floors.data_key(workload.trial), {})
-    reached = base.get("bigram", base.get("linear"))
-    row["baseline"] = "·" if reached is None else f"{reached:.3f}"
+    row["baseline"] = f"{min(base.values()):.3f}" if base else "·"
     if top is None:
         return row | {"test loss": "·", "lr": "·", "weight decay": "·", "lr·wd·T": "·", "shape": "·", "next": stage}
     losses = [known[t.key].test for t in (top, *others(top)) if t.key in known]
@@ -98,9 +105,12 @@ def summary(known: Mapping[str, Mapping[str, Regret | None]]) -> list[dict[str, 
     return rows
 
 
-def details(known: Mapping[str, Mapping[str, Regret | None]]) -> list[dict[str, Any]]:
-    """A row for each workload, a column for each policy."""
-    return [{"workload": name} | {policy: _cell(by.get(policy)) for policy in POLICIES} for name, by in known.items()]
+def details(known: Mapping[str, Mapping[str, Regret | None]], names: Sequence[str]) -> list[dict[str, Any]]:
+    """A row for each workload that one of the policies speaks to, a column for each of them."""
+    return [
+        {"workload": name} | {policy: _cell(by.get(policy)) for policy in names}
+        for name, by in known.items() if any(by.get(policy) is not None for policy in names)
+    ]  # fmt: skip
 
 
 def _cell(one: Regret | None) -> str:
