@@ -12,7 +12,7 @@ from hypothesis import settings
 if "PYTEST_XDIST_WORKER" in os.environ:  # a process for each core: threads in them would fight; before torch is there
     os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-for folder in ("theory", "optim", "monitor", "geometry", "board", "drills"):
+for folder in ("theory", "optim", "monitor", "geometry", "board", "drills", "lab/workloads"):
     sys.path.insert(0, str(Path(__file__).parent / folder))
 sys.path.append(str(Path(__file__).parents[1] / "benchmarks"))  # planted faults
 settings.register_profile("repeatable", derandomize=True, deadline=None)

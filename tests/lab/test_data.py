@@ -138,6 +138,16 @@ def test_wikitext_files(tmp_path: Path) -> None:
         load("wikitext", path=tmp_path)
 
 
+def test_phonemes_for_validation_are_apart() -> None:
+    whole, parts = load("phonemes", size=400), load("phonemes", size=400, validation=0.1)
+    assert isinstance(parts.train, Split)
+    assert isinstance(whole.train, Split)
+    assert parts.validation is not None
+    assert parts.test is not None
+    assert (len(parts.train), len(parts.validation), len(parts.test)) == (340, 40, 20)
+    assert torch.equal(torch.cat([parts.validation.x, parts.train.x]), whole.train.x)
+
+
 def test_phonemes_can_be_read_back() -> None:
     data = load("phonemes", size=400)
     train, info = split_of(data), data.info

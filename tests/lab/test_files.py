@@ -57,6 +57,9 @@ def test_cifar(classes: int, tmp_path: Path) -> None:
     assert isinstance(data.train, Split)
     assert data.test is not None
     assert (len(data.train), len(data.test), data.outputs) == ((8, 4, 10) if classes == 10 else (6, 6, 100))
+    few = load("cifar", path=tmp_path, size=5, validation=2)
+    assert isinstance(few.train, Split)
+    assert len(few.train) == 3
     # A row is the label, then 1024 bytes of red, green, blue, each row by row.
     assert data.train.x[1, 2, 3, 4] == rows[1, labels + 2 * 1024 + 3 * 32 + 4]
     assert data.train.y[1] == rows[1, labels - 1]

@@ -135,6 +135,12 @@ def test_enwik8_is_cut_as_in_the_literature(tmp_path: Path, monkeypatch: pytest.
     pairs = load("enwik8", path=tmp_path / "enwik8", length=10, tokens=300)
     assert pairs.outputs == 300
     assert pairs.info["bytes_per_token"]["validation"] > 1.5
+    few = load("enwik8", path=tmp_path / "enwik8", length=10, held=300)
+    assert few.validation is not None
+    assert few.test is not None
+    assert data.test is not None
+    assert (len(few.validation), len(few.test)) == (29, 29)
+    assert torch.equal(few.test.x, data.test.x[:29])
     short = load("enwik8", path=tmp_path / "enwik8", length=10, size=900)
     assert lines_of(split_of(short), 10) == content[:890]
     assert short.test is not None

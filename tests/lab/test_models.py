@@ -50,6 +50,43 @@ def test_vgg_and_vit_have_the_size_of_the_papers() -> None:
     assert sum(p.numel() for p in deit.parameters()) == 5_717_416  # timm's deit_tiny_patch16_224
 
 
+def test_the_fast_resnet_is_pages() -> None:
+    with torch.device("meta"):
+        model = make("fast_resnet", images(32), 0)
+    assert sum(p.numel() for p in model.parameters()) == 6_573_120  # 8 convolutions, 8 norms, the head, by hand
+    small = make("fast_resnet", images(16, channels=1), 0, width=2, norm="none")
+    assert small(torch.randn(3, 1, 16, 16)).shape == (3, 10)
+    with pytest.raises(ValueError, match="images have 4 pixels a side: must have 8 or more"):
+        make("fast_resnet", images(4), 0)
+
+
+@pytest.mark.parametrize(("size", "millions"), [("0.1M", 0.1), ("0.4M", 0.4), ("3M", 3), ("10M", 10)])
+def test_gpts_have_the_size_of_their_names(size: str, millions: float) -> None:
+    with torch.device("meta"):
+        model = make("gpt", tokens(64, 256), 0, size=size, tied=True)
+    assert sum(p.numel() for p in model.parameters()) == pytest.approx(millions * 1e6, rel=0.2)
+
+
+def test_the_initial_size_of_transformers() -> None:
+    for std in (0.02, 0.1):
+        weights = make("gpt", tokens(), 0, size="0.4M", std=std).state_dict()
+        for name, wanted in (("up", std), ("down", std / 2), ("attention.out", std / 2)):
+            assert float(weights[f"layers.0.{name}.weight"].std()) == pytest.approx(wanted, rel=0.05)
+    with pytest.raises(ValueError, match=r"std = 0: must be"):
+        make("gpt", tokens(), 0, std=0)
+
+
+def test_resnet_with_weight_standardisation_is_scale_invariant_without_norms() -> None:
+    data = images(8, channels=1)
+    x, _ = data.train.batches(2, 0)(1)
+    model = make("resnet", data, 0, size="resnet-8", norm="none", standardised=True)
+    before = model(x)
+    weight = max((p for p in model.parameters() if p.ndim == 4), key=lambda p: p.numel())
+    with torch.no_grad():
+        weight *= 3
+    assert torch.allclose(model(x), before, rtol=1e-3, atol=1e-4)
+
+
 def test_vgg_with_weight_standardisation_is_scale_invariant_without_norms() -> None:
     data = images(8, channels=1)
     x, _ = data.train.batches(2, 0)(1)

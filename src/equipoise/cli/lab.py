@@ -15,6 +15,8 @@ from equipoise.cli._read import read_values, split
 app = typer.Typer(help="Experiments that test the theory, and one's own.", no_args_is_help=True)
 data = typer.Typer(help="Data from package registries: what there is, and how to get it.")
 app.add_typer(data, name="data")
+workloads = typer.Typer(help="Short tasks with stored reference sweeps: what settings cost.")
+app.add_typer(workloads, name="workloads")
 
 Workers = Annotated[int | None, typer.Option(help="How many trials at a time.")]
 Threads = Annotated[int, typer.Option(help="Threads of each worker.")]
@@ -23,6 +25,7 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 To = Annotated[
     Path | None, typer.Option("--to", help="The data folder. Default: EQUIPOISE_DATA, or equipoise/data in the cache.")
 ]
+Stored = Annotated[Path | None, typer.Option(help="Folder of finished trials. Default: the package's own.")]
 Metric = Annotated[str | None, typer.Option(help="What is best in it. Default: test_loss, or else train_loss.")]
 
 
@@ -213,6 +216,78 @@ def lab_data_get(
         with bar(name) as report:
             folder = get(name, to or context.obj, report)
         typer.echo(f"{name}: {folder}; {PACKAGES[name].loader} reads it")
+
+
+@workloads.callback(invoke_without_command=True)
+def lab_workloads(context: typer.Context, stored: Stored = None, json: Json = False) -> None:
+    """Short tasks with stored reference sweeps: how many trials each has, and what is next.
+
+    [dim]equipoise lab workloads sweep text-adamw --limit 3[/dim]
+    """
+    if context.invoked_subcommand is not None:
+        return
+    from equipoise.lab.workloads import WORKLOADS
+    from equipoise.lab.workloads.run import read_all, status
+    from equipoise.lab.workloads.show import render, rows
+    from equipoise.lab.workloads.store import STORED
+
+    found = status(list(WORKLOADS), read_all(stored or STORED))
+    typer.echo(dumps(rows(found), indent=1)) if json else print_rich(render(found))
+
+
+@workloads.command("sweep")
+def lab_workloads_sweep(
+    names: Annotated[list[str] | None, typer.Argument(help="Workloads. Default: all.")] = None,
+    jobs: Annotated[int, typer.Option(help="Trials at a time, a thread each.")] = 1,
+    limit: Annotated[int | None, typer.Option(help="Stop after this many trials.")] = None,
+    output: Annotated[Path, typer.Option("--output", "-o", help="Folder of trials that run.")] = Path("lab/workloads"),
+    stored: Stored = None,
+) -> None:
+    """Train what is missing of the reference sweeps, the most informative trials first; each is stored as it ends.
+
+    After an interruption, or on another machine, the same command goes on: no trial is trained twice.
+
+    [dim]equipoise lab workloads sweep --jobs 2[/dim]
+    """
+    from equipoise.lab.workloads import WORKLOADS
+    from equipoise.lab.workloads.run import sweep
+    from equipoise.lab.workloads.show import bar
+    from equipoise.lab.workloads.store import STORED
+    from equipoise.theory import _check
+
+    wanted = [_check.choice("workload", name, WORKLOADS) for name in names or WORKLOADS]
+    with bar() as tell:
+        failed = sweep(wanted, output, folder=stored or STORED, jobs=jobs, limit=limit, tell=tell)
+    for one in failed:
+        typer.echo(f"equipoise: trial {one.trial.key} failed: {one.error.splitlines()[-1]}", err=True)
+    if failed:
+        raise typer.Exit(1)
+
+
+@workloads.command("payoff")
+def lab_workloads_payoff(
+    page: Annotated[Path, typer.Argument(help="The page whose marked part is written.")] = Path("docs/payoff.md"),
+    stored: Stored = None,
+) -> None:
+    """Write what each way to choose a setting costs into a page, from stored trials alone.
+
+    [dim]equipoise lab workloads payoff docs/payoff.md[/dim]
+    """
+    from equipoise.lab.workloads.payoff import write
+    from equipoise.lab.workloads.store import STORED
+
+    write(page, stored or STORED)
+    typer.echo(str(page))
+
+
+@workloads.command("baselines")
+def lab_workloads_baselines(stored: Stored = None) -> None:
+    """Measure what is reached on the workloads' data without a network, where it is not stored yet; some minutes."""
+    from equipoise.lab.workloads.floors import measure
+    from equipoise.lab.workloads.store import STORED
+
+    found = measure(stored or STORED, lambda name: typer.echo(name, err=True))
+    typer.echo(dumps(found, indent=1))
 
 
 def _conduct(experiment: Any, folder: Path, figure: Path | None, json: bool, given: dict[str, Any]) -> Any:

@@ -7,6 +7,7 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Self, final
 
 from equipoise.theory import _check
@@ -47,7 +48,8 @@ class Trial:
             finite.
         evaluate: test each k-th step, and at the end; 0 at the end alone.
         data_options: what the loader takes.
-        model_options: what the model's maker takes.
+        model_options: what the model's maker takes; and `start`: the fields of a trial whose trained weights to start
+            from, as fine-tuning does.
         optimizer_options: what the optimizer takes besides.
         schedule_options: what the schedule takes besides.
         watch: arguments of `eq.watch`, as `every` and `neurons`; and `structure`: measure gradients by
@@ -102,7 +104,7 @@ class Trial:
         for f in dataclasses.fields(self):
             object.__setattr__(self, f.name, _plain(f.name, getattr(self, f.name)))
 
-    @property
+    @cached_property
     def key(self) -> str:
         """Its identity: a hash of all fields."""
         return hashlib.sha256(self.to_json().encode()).hexdigest()[:16]

@@ -7,7 +7,7 @@ import os
 import signal
 import threading
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
@@ -29,7 +29,7 @@ LIVES = 3
 
 def run(
     trials: Sequence[Trial], place: Path, *, workers: int, threads: int = 1, device: str | None = None,
-    report: Report | None = None,
+    report: Report | None = None, ended: Callable[[Result], None] | None = None,
 ) -> list[Result]:  # fmt: skip
     """Train trials that are not done yet, some at a time; their results in the order of the trials.
 
@@ -40,6 +40,7 @@ def run(
         threads: of each process; the same number gives the same bits, however many processes there are.
         device: where to train. Default: a GPU if there is one.
         report: is told how far each is.
+        ended: is given each result as it comes.
     """
     waiting, results = deque(range(len(trials))), dict[int, Result]()
     lives = [0] * len(trials)
@@ -74,6 +75,8 @@ def run(
                     raise MissingExtraError(result)
                 if result is not None:
                     results[number], worker.number = result, None
+                    if ended is not None:
+                        ended(result)
                 if report is not None:
                     trial = trials[number]
                     report(number + 1, len(trials), trial, step if result is None else trial.steps)

@@ -21,6 +21,7 @@ from equipoise.lab import models, optimizers, task
 from equipoise.lab.config import Trial
 from equipoise.lab.data import Data, load
 from equipoise.lab.result import RESULT, RUN, Result, versions
+from equipoise.lab.start import load_start, save_weights
 from equipoise.lab.structure import structure
 from equipoise.theory import _check
 
@@ -34,7 +35,7 @@ Progress = Callable[[int, float], None]
 
 def train(
     trial: Trial, path: str | os.PathLike[str], *, data: Data | None = None, device: str | None = None,
-    save: float = 30.0, progress: Progress | None = None,
+    save: float = 30.0, progress: Progress | None = None, keep: str | os.PathLike[str] | None = None,
 ) -> Result:  # fmt: skip
     """Train a trial, or go on with it, or give its result where it is done.
 
@@ -47,6 +48,7 @@ def train(
         device: where to train. Default: a GPU if there is one.
         save: seconds between checkpoints.
         progress: is told how far it is.
+        keep: file for the trained weights; a trial that is done without it is trained again.
 
     Returns:
         The result; that of a trial whose loss went beyond all bounds has the status "diverged".
@@ -56,10 +58,11 @@ def train(
         result = Result.read(folder)
         if result.trial != trial:
             raise ValueError(f"path = {str(path)!r}: has the result of another trial; give another directory")
-        return result
+        if keep is None or Path(keep).exists() or result.status == "diverged":
+            return result
     folder.mkdir(parents=True, exist_ok=True)
     with torch.random.fork_rng():
-        return _Training(trial, folder, data, device).go(save, progress)
+        return _Training(trial, folder, data, device, keep).go(save, progress)
 
 
 @dataclass
@@ -74,13 +77,19 @@ class _Progress:
 
 @final
 class _Training:
-    def __init__(self, trial: Trial, folder: Path, data: Data | None, device: str | None) -> None:
-        self.trial, self.folder = trial, folder
+    def __init__(
+        self, trial: Trial, folder: Path, data: Data | None, device: str | None, keep: str | os.PathLike[str] | None
+    ) -> None:
+        self.trial, self.folder, self.keep = trial, folder, keep
         self.device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
         self.data = (data or load(trial.data, **trial.data_options)).to(self.device)
         self.batch = self.data.train.batches(trial.batch_size, trial.seed)
         torch.manual_seed(trial.seed)
-        model = models.make(trial.model, self.data, trial.seed, **trial.model_options).to(self.device)
+        options = dict(trial.model_options)
+        start = options.pop("start", None)
+        model = models.make(trial.model, self.data, trial.seed, **options).to(self.device)
+        if start is not None:
+            load_start(model, start, self.device)
         if trial.channels_last:
             model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         self.model: nn.Module = model
@@ -207,6 +216,8 @@ class _Training:
             seconds=done.seconds, weights=content.hexdigest(), data=self.data.checksum, versions=versions(),
             date=time.strftime("%Y-%m-%d", time.gmtime()), tests=done.tests,
         )  # fmt: skip
+        if self.keep is not None and not diverged:
+            save_weights(self.model, self.keep)
         result.write(self.folder)
         (self.folder / CHECKPOINT).unlink(missing_ok=True)
         return result

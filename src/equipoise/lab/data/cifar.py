@@ -21,14 +21,16 @@ LAYOUTS = {
 
 
 def cifar(
-    *, path: str | os.PathLike[str] | None = None, validation: int = 0, crop: int = 0, flip: bool = False
-) -> Data:
+    *, path: str | os.PathLike[str] | None = None, size: int | None = None, validation: int = 0, crop: int = 0,
+    flip: bool = False,
+) -> Data:  # fmt: skip
     """Images [3, 32, 32] in 10 or 100 classes.
 
     Args:
         path: the folder cifar-10-batches-bin or cifar-100-binary. The Python version is a pickle, which could run
             anything, and is not read. Default: what `equipoise lab data get cifar-10` fetched.
-        validation: set this many of the images to train on apart; 5000 is usual.
+        size: train on the first ones only.
+        validation: set this many of those apart; 5000 is usual.
         crop: train on random crops of images with a border of so many pixels; 4 is usual.
         flip: train on images that are mirrored left to right by chance.
     """
@@ -44,7 +46,7 @@ def cifar(
     parts = [_read(folder / name, labels) for name in kept]
     x, y = (torch.cat(side) for side in zip(*parts, strict=True))
     tests = _read(folder / test, labels)
-    return images(f"cifar-{classes}", (x, y), tests, classes, validation=validation, crop=crop, flip=flip)
+    return images(f"cifar-{classes}", (x[:size], y[:size]), tests, classes, validation=validation, crop=crop, flip=flip)
 
 
 def _read(file: Path, labels: int) -> tuple[Tensor, Tensor]:

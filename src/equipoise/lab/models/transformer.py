@@ -71,17 +71,18 @@ class Layer(nn.Module):
         return x + self.down(functional.gelu(self.up(self.norm_2(x))))
 
 
-def start(model: nn.Module, depth: int) -> None:
-    """GPT-2's initialisation: 0.02, and less by √(2·depth) for layers that write into the residual stream."""
+def start(model: nn.Module, depth: int, std: float = 0.02) -> None:
+    """GPT-2's initialisation: `std`, and less by √(2·depth) for layers that write into the residual stream."""
     _check.whole("depth", depth, low=1)
+    _check.number("std", std, low=0, open_low=True)
     for name, module in model.named_modules():
         if isinstance(module, nn.Linear):
             last = name.endswith((".out", ".down"))
-            nn.init.normal_(module.weight, std=0.02 / ((2 * depth) ** 0.5 if last else 1))
+            nn.init.normal_(module.weight, std=std / ((2 * depth) ** 0.5 if last else 1))
             if module.bias is not None:
                 nn.init.zeros_(module.bias)
         elif isinstance(module, nn.Embedding):
-            nn.init.normal_(module.weight, std=0.02)
+            nn.init.normal_(module.weight, std=std)
 
 
 def positions(table: nn.Embedding, length: int) -> Tensor:

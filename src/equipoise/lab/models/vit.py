@@ -19,7 +19,9 @@ SIZES = {"tiny": (2, 32, 2, 2), "small": (6, 128, 4, 4), "deit-tiny": (12, 192, 
 class Vit(nn.Module):
     """Patches and a token for the class → scores of classes."""
 
-    def __init__(self, channels: int, side: int, outputs: int, depth: int, width: int, heads: int, patch: int) -> None:
+    def __init__(
+        self, channels: int, side: int, outputs: int, depth: int, width: int, heads: int, patch: int, std: float = 0.02
+    ) -> None:
         super().__init__()
         if side % patch:
             raise ValueError(f"patch = {patch}: must divide the side, {side}")
@@ -28,7 +30,7 @@ class Vit(nn.Module):
         self.layers = nn.ModuleList(Layer(width, heads, causal=False, bias=True) for _ in range(depth))
         self.norm = nn.LayerNorm(width)
         self.head = nn.Linear(width, outputs)
-        start(self, depth)
+        start(self, depth, std)
 
     def forward(self, x: Tensor) -> Tensor:
         """Scores of classes."""
@@ -40,15 +42,23 @@ class Vit(nn.Module):
         return self.head(self.norm(x)[:, 0])
 
 
-def vit(data: Data, *, size: str = "tiny", patch: int | None = None) -> Vit:
+def vit(
+    data: Data, *, size: str = "tiny", patch: int | None = None, depth: int | None = None, width: int | None = None,
+    heads: int | None = None, std: float = 0.02,
+) -> Vit:  # fmt: skip
     """A vision transformer for images.
 
     Args:
         data: images in classes.
         size: one of `SIZES`.
         patch: pixels of a patch's side, where not the size's own.
+        depth: layers, where not the size's own.
+        width: of tokens, where not the size's own.
+        heads: where not the size's own.
+        std: of the initial weights.
     """
-    depth, width, heads, own = SIZES[_check.choice("size", size, SIZES)]
+    own = SIZES[_check.choice("size", size, SIZES)]
+    d, w, h, p = (a or b for a, b in zip((depth, width, heads, patch), own, strict=True))
     assert isinstance(data.train, Split)
     channels, side = data.train.x.shape[1], data.train.x.shape[-1]
-    return Vit(channels, side, data.outputs, depth, width, heads, patch or own)
+    return Vit(channels, side, data.outputs, d, w, h, p, std)

@@ -1,0 +1,24 @@
+"""Workloads of half a minute, their reference sweeps, and what settings cost on them."""
+
+from equipoise.lab.workloads.base import HALVES, KINDS, Workload
+from equipoise.lab.workloads.catalogue import WORKLOADS
+from equipoise.lab.workloads.policies import POLICIES, Policy
+from equipoise.lab.workloads.regret import Regret, regrets
+from equipoise.lab.workloads.store import Outcome, Outcomes
+from equipoise.lab.workloads.sweep import STAGES, best, planned
+
+__all__ = [
+    "HALVES",
+    "KINDS",
+    "POLICIES",
+    "STAGES",
+    "WORKLOADS",
+    "Outcome",
+    "Outcomes",
+    "Policy",
+    "Regret",
+    "Workload",
+    "best",
+    "planned",
+    "regrets",
+]
