@@ -126,7 +126,7 @@ def test_the_page_is_what_the_ledger_says() -> None:
     ],
 )  # fmt: skip
 def test_parts_are_judged_together(means: tuple[float, ...], verdict: str) -> None:
-    parts = [Claim(f"a/{i}", "RE", "x", 1.0, Stat(mean, 0.01, SEEDS)) for i, mean in enumerate(means)]
+    parts = [Claim(f"a/{i}", "[kosson2024]", "x", 1.0, Stat(mean, 0.01, SEEDS)) for i, mean in enumerate(means)]
     entry = Entry("x", "a", "…", parts)
     assert entry.verdict == verdict
     assert verdict in VERDICTS

@@ -44,8 +44,8 @@ class Entry:
     def verdict(self) -> str:
         """It holds where all parts agree, and partly where some do; one of `VERDICTS`.
 
-        >>> good = Claim("a/1", "RE", "norm", 1.0, Stat(1.0, 0.0, 3))
-        >>> poor = Claim("a/2", "RE", "norm", 2.0, Stat(1.0, 0.0, 3))
+        >>> good = Claim("a/1", "[kosson2024]", "norm", 1.0, Stat(1.0, 0.0, 3))
+        >>> poor = Claim("a/2", "[kosson2024]", "norm", 2.0, Stat(1.0, 0.0, 3))
         >>> [Entry("x", "a", "…", parts).verdict for parts in ([good], [good, poor], [poor], [])]
         ['holds', 'holds partly', 'does not hold here', 'not run']
         """

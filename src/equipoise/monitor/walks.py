@@ -66,8 +66,8 @@ def walk(group: Group, shape: tuple[int, ...], update_scale: float = 1.0) -> Wal
 def growth(optimizer: Any, group: dict[str, Any], read: Group) -> Callable[[float], float] | None:
     """E‖u_t‖² at step t of the averages, over its value in the long run; None where it is the same from the start.
 
-    r_t of THEORY 7, and the share of β2's fluctuation (THEORY 1) that is there already: 1 + (f − 1)(1 − β2^t), within
-    1 % of a simulated walk for β2 from .9 to .999.
+    r_t of [theory] 7, and the share of β2's fluctuation ([theory] 1) that is there already: 1 + (f − 1)(1 − β2^t),
+    within 1 % of a simulated walk for β2 from .9 to .999.
 
     Args:
         optimizer: the one that computes the step.

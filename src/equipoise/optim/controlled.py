@@ -38,7 +38,7 @@ class RotationalSGDM(RuleOptimizer):
         **options: as for `SGDM`, and `granularity` ("neuron", "tensor", or a number of equal parts, as heads),
             `center`, `track`, `method` ("exact", "small_step"), `reference` ("paper"), `norm`, `speeds`, `rotate`.
 
-    Reference: RE Algorithm 1 and Table 1; `rotate.Rotate` says where we deviate.
+    Reference: [kosson2024] Algorithm 1 and Table 1; `rotate.Rotate` says where we deviate.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class RotationalAdamW(RuleOptimizer):
         angle: the rotation itself, or a function of the step, instead.
         **options: as for `RotationalSGDM`.
 
-    Reference: RE Algorithm 1 and Table 1; `rotate.Rotate` says where we deviate.
+    Reference: [kosson2024] Algorithm 1 and Table 1; `rotate.Rotate` says where we deviate.
 
     >>> import torch
     >>> w = torch.nn.Parameter(torch.eye(2))
@@ -105,7 +105,7 @@ class RotationalAdamW(RuleOptimizer):
 
 @final
 class RotationalAdamL2(RuleOptimizer):
-    """The direction of Adam + L2 at the rotation of AdamW: RE's test of what makes AdamW better.
+    """The direction of Adam + L2 at the rotation of AdamW: [kosson2024]'s test of what makes AdamW better.
 
     Args:
         params: parameters or groups.
@@ -117,7 +117,7 @@ class RotationalAdamL2(RuleOptimizer):
         angle: the rotation itself, or a function of the step, instead.
         **options: as for `RotationalSGDM`.
 
-    Reference: RE section 3, "Adam vs AdamW"; Table 2, last column.
+    Reference: [kosson2024] section 3, "Adam vs AdamW"; Table 2, last column.
     """
 
     def __init__(
@@ -150,7 +150,7 @@ class RotationalLion(RuleOptimizer):
         angle: the rotation itself, or a function of the step, instead.
         **options: as for `RotationalSGDM`.
 
-    Reference: RE appendix H, Algorithm 1.
+    Reference: [kosson2024] appendix H, Algorithm 1.
     """
 
     def __init__(
@@ -180,7 +180,7 @@ class RotationalSignSGDM(RuleOptimizer):
         angle: the rotation itself, or a function of the step, instead.
         **options: as for `RotationalSGDM`.
 
-    Reference: RE Algorithm 1; THEORY 1.
+    Reference: [kosson2024] Algorithm 1; [theory] 1.
     """
 
     def __init__(
@@ -211,7 +211,7 @@ class HyperballAdamW(RuleOptimizer):
         weight_decay: λ of the parameters that do not keep their norm.
         **options: as for `SGDM`, and `granularity`, `rotate`.
 
-    Reference: follow-up of the norm note; THEORY 7.
+    Reference: [wen2026]; [theory] 7.
     """
 
     def __init__(
@@ -247,7 +247,7 @@ class AdamCPR(RuleOptimizer):
     The defaults are the authors', but lr, which is Adam's 1e-3 here as in their README, and 1e-4 in their code. Their κ
     is of the sum of squares and their μ is divided by the number of weights: the same as ours of the mean square.
 
-    Reference: Franke et al. 2024, Constrained Parameter Regularization, Alg. 1; `moves.Constrain` has the rule for the
+    Reference: [franke2024] Alg. 1; `moves.Constrain` has the rule for the
     inflection, and where we deviate.
     """
 

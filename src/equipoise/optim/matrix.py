@@ -157,7 +157,7 @@ class Muon(_MuonFamily):
         adam: `lr`, `betas`, `eps`, `weight_decay`, `decay` of the AdamW groups; lr 3e-4 and betas (0.9, 0.95) if not.
         **options: as for `SGDM`.
 
-    Reference: Jordan et al. 2024; torch.optim.Muon; Muon appendix.
+    Reference: [jordan2024]; torch.optim.Muon; [muon-appendix].
 
     >>> w = torch.nn.Parameter(torch.zeros(2, 2))
     >>> optimizer = Muon([w], lr=0.1, polar={"accuracy": 1e-4})
@@ -200,7 +200,7 @@ class RotationalMuon(_MuonFamily):
         adam: as for `Muon`.
         **options: as for `RotationalSGDM`.
 
-    Reference: RE Algorithm 1; THEORY 1, 7.
+    Reference: [kosson2024] Algorithm 1; [theory] 1, 7.
     """
 
     def __init__(
@@ -234,7 +234,7 @@ class HyperballMuon(_MuonFamily):
         adam: as for `Muon`.
         **options: as for `HyperballAdamW`.
 
-    Reference: follow-up of the norm note; THEORY 7.
+    Reference: [wen2026]; [theory] 7.
     """
 
     def __init__(
@@ -261,7 +261,7 @@ NORMS = {
     "gain": "rms",
     "bias": "rms",
 }
-"""The norm of each role: THEORY 8."""
+"""The norm of each role: [theory] 8."""
 
 
 @final
@@ -288,7 +288,7 @@ class SteepestDescent(RuleOptimizer):
             is exact; a norm that is an object made of others is, too.
         **options: as for `SGDM`.
 
-    Reference: Muon appendix B.2, C; THEORY 8.
+    Reference: [muon-appendix] B.2, C; [theory] 8.
 
     >>> w = torch.nn.Parameter(torch.zeros(2))
     >>> optimizer = SteepestDescent([w], norm="linf", sharpness=2.0)

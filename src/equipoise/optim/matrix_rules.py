@@ -22,7 +22,7 @@ SCALES = ("original", "adam", "spectral", "none")
 
 
 def averaged(g: Any, m: Any, *, take: float, momentum: float, nesterov: bool) -> Any:
-    """Step: m ← βm + (1−β)g,  x = m;  Nesterov: x = βm + (1−β)g.  Jordan et al. 2024; as torch.optim.Muon."""
+    """Step: m ← βm + (1−β)g,  x = m;  Nesterov: x = βm + (1−β)g.  [jordan2024]; as torch.optim.Muon."""
     m.lerp_(g, take)
     return g.lerp(m, momentum) if nesterov else m
 
@@ -31,8 +31,8 @@ def lr_scale(rows: int, columns: int, rule: str) -> float:
     """What UVᵀ of a rows × columns matrix is multiplied by.
 
     "original" √max(1, rows/columns), of Muon's authors and torch; "adam" 0.2·√max(rows, columns), which gives the
-    update Adam's RMS (Liu et al. 2025, arXiv 2502.16982); "spectral" √(rows/columns), dualize of the RMS→RMS norm
-    (THEORY 8).
+    update Adam's RMS ([liu2025]); "spectral" √(rows/columns), dualize of the RMS→RMS norm
+    ([theory] 8).
 
     Args:
         rows: outputs.
@@ -136,7 +136,7 @@ class MuonRule(MatrixRule):
 
 @final
 class DualRule(MatrixRule):
-    """u = dualize(x)/s in the group's norm, x the averaged gradient, s the layer's scale.  THEORY 8."""
+    """u = dualize(x)/s in the group's norm, x the averaged gradient, s the layer's scale.  [theory] 8."""
 
     def __call__(self, g: Any, averages: tuple[Any, ...], numbers: dict[str, Any], group: dict[str, Any]) -> Any:
         x = averaged(g, *averages, nesterov=group["nesterov"], **numbers)

@@ -53,7 +53,7 @@ class SGDM(RuleOptimizer):
         **options: `decay` ("lr", "independent", "corrected", "cautious"), `lr_max` (of corrected decay), `l2`,
             `maximize`, `foreach`, `compile` (None: large groups), `nonfinite` ("ignore", "skip", "error").
 
-    Reference: RE Eq. 41–42.
+    Reference: [kosson2024] Eq. 41–42.
 
     >>> import torch
     >>> w = torch.nn.Parameter(torch.ones(2))
@@ -108,7 +108,7 @@ class RMSProp(RuleOptimizer):
 
 @final
 class Adam(RuleOptimizer):
-    """Adam with the switches of the thesis; `weight_decay` is decoupled, `l2` is Adam + L2.
+    """Adam with the switches of [notepad]; `weight_decay` is decoupled, `l2` is Adam + L2.
 
     Args:
         params: parameters or groups.
@@ -118,10 +118,10 @@ class Adam(RuleOptimizer):
         weight_decay: λ, decoupled.
         zero_init: averages start at 0; False: at the first gradient and its square.
         bias_correction: divide them by 1 − β^t.
-        nested: average g/√v instead of dividing the average (thesis 3.4).
+        nested: average g/√v instead of dividing the average ([notepad] 3.4).
         **options: as for `SGDM`.
 
-    Reference: Kingma & Ba 2015, Alg. 1; thesis ch. 3, 4.
+    Reference: [kingma2015] Alg. 1; [notepad] ch. 3, 4.
     """
 
     def __init__(
@@ -156,7 +156,7 @@ class AdamW(RuleOptimizer):
         nested: average g/√v instead of dividing the average.
         **options: as for `SGDM`.
 
-    Reference: Loshchilov & Hutter 2019, Alg. 2; RE Eq. 29–31.
+    Reference: [loshchilov2019], Alg. 2; [kosson2024] Eq. 29–31.
     """
 
     def __init__(
@@ -187,7 +187,7 @@ class SignSGDM(RuleOptimizer):
         weight_decay: λ, decoupled.
         **options: as for `SGDM`.
 
-    Reference: Bernstein et al. 2018.
+    Reference: [bernstein2018].
     """
 
     def __init__(
@@ -214,7 +214,7 @@ class Lion(RuleOptimizer):
         weight_decay: λ, decoupled.
         **options: as for `SGDM`.
 
-    Reference: Chen et al. 2023; RE Eq. 52–54.
+    Reference: [chen2023]; [kosson2024] Eq. 52–54.
     """
 
     def __init__(
@@ -241,7 +241,7 @@ class NormalizedGD(RuleOptimizer):
         granularity: "tensor" or "neuron".
         **options: as for `SGDM`.
 
-    Reference: norm note.
+    Reference: [norm-note].
     """
 
     def __init__(

@@ -49,7 +49,7 @@ def _settled(items: tuple[tuple[str, Any], ...]) -> theory.Stationary:
 def settled(rule: Rule, group: dict[str, Any], shape: tuple[int, ...] = (1,)) -> theory.Stationary:
     """Where the group's lr and weight decay would settle a row: η_r, and the norm over √size.
 
-    SGDM's decay is taken as torch's, through its momentum (RE Table 1), unless it is of another kind.
+    SGDM's decay is taken as torch's, through its momentum ([kosson2024] Table 1), unless it is of another kind.
     """
     known = rule.theory(group)
     if known["optimizer"] == "sgdm":
@@ -162,7 +162,7 @@ class RowMove(Move):
 
 @final
 class Rotate(RowMove):
-    """Turn every row by η_r on average and keep its norm.  RE Algorithm 1, with the flaws of THEORY 7 mended.
+    """Turn every row by η_r on average and keep its norm.  [kosson2024] Algorithm 1, mended as in [theory] 7.
 
         d ← u − ⟨u,w⟩w/‖w‖²   (if asked: of centred gradients, and centred itself)
         ν ← βν + (1−β)‖d‖²/r_t,    s² = (1−ω)·r_t ν̂ + ω·‖d‖²,    ω = β^{t/4}
@@ -307,7 +307,7 @@ class Rotate(RowMove):
 
 @final
 class Hyperball(RowMove):
-    """x = w − η·u·‖w‖/‖u‖;  w ← x·n/‖x‖: a step of relative size η on the sphere.  Follow-up of the norm note.
+    """x = w − η·u·‖w‖/‖u‖;  w ← x·n/‖x‖: a step of relative size η on the sphere.  [wen2026].
 
     Per tensor by default, no projection and no decay; n is the norm at the first step, so that rounding does not add
     up. The published conversion lr = √(ηλ) leaves out momentum's factor; `theory.stationary(...).rotation` has it. A

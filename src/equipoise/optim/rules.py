@@ -41,7 +41,7 @@ class Ratio:
 
 
 def sgdm(g: Any, m: Any, *, momentum: float, nesterov: bool) -> Any:
-    """Step: m ← αm + g,  u = m;  Nesterov: u = g + αm.  RE Eq. 41–42; as torch.optim.SGD."""
+    """Step: m ← αm + g,  u = m;  Nesterov: u = g + αm.  [kosson2024] Eq. 41–42; as torch.optim.SGD."""
     m.mul_(momentum).add_(g)
     return g.add(m, alpha=momentum) if nesterov else m
 
@@ -61,10 +61,10 @@ def rmsprop(g: Any, v: Any, *, keep2: float, take2: float, eps: float) -> Ratio:
 
 
 def adam(g: Any, m: Any, v: Any, *, take1: float, keep2: float, take2: float, eps: float, scale: float) -> Ratio:
-    """Step: m ← β1m + (1−β1)g,  v ← β2v + (1−β2)g²,  u = m̂/(√v̂ + ε).  Kingma & Ba 2015, Alg. 1.
+    """Step: m ← β1m + (1−β1)g,  v ← β2v + (1−β2)g²,  u = m̂/(√v̂ + ε).  [kingma2015] Alg. 1.
 
     With m̂ = m/(1−β1^t) and v̂ = v/(1−β2^t), u = ρ(t)·m/(√v + ε√(1−β2^t)), ρ(t) = √(1−β2^t)/(1−β1^t): the same
-    direction, with the correction on scalars: ρ(t) is in `scale`, the root in `eps`.  THEORY 4.
+    direction, with the correction on scalars: ρ(t) is in `scale`, the root in `eps`.  [theory] 4.
     """
     m.lerp_(g, take1)
     square_average(g, v, keep2=keep2, take2=take2)
@@ -74,7 +74,7 @@ def adam(g: Any, m: Any, v: Any, *, take1: float, keep2: float, take2: float, ep
 def adam_nested(
     g: Any, k: Any, v: Any, *, keep1: float, take1: float, keep2: float, take2: float, eps: float, scale: float
 ) -> Any:
-    """Step: v ← β2v + (1−β2)g²,  K ← β1K + (1−β1) g/(√v̂ + ε),  u = K̂.  Thesis 3.4.
+    """Step: v ← β2v + (1−β2)g²,  K ← β1K + (1−β1) g/(√v̂ + ε),  u = K̂.  [notepad] 3.4.
 
     The root of v's correction is in `take1` and `eps`; K's, 1/(1−β1^t), is `scale`.
     """
@@ -84,12 +84,12 @@ def adam_nested(
 
 
 def signsgdm(g: Any, m: Any, *, take1: float) -> Any:
-    """Step: m ← βm + (1−β)g,  u = sign m.  Bernstein et al. 2018, Alg. 2; memory article."""
+    """Step: m ← βm + (1−β)g,  u = sign m.  [bernstein2018] Alg. 2; [memory-article]."""
     return m.lerp_(g, take1).sign()
 
 
 def lion(g: Any, m: Any, *, take1: float, take2: float) -> Any:
-    """U = sign(β1m + (1−β1)g),  m ← β2m + (1−β2)g.  Chen et al. 2023; RE Eq. 52–54."""
+    """U = sign(β1m + (1−β1)g),  m ← β2m + (1−β2)g.  [chen2023]; [kosson2024] Eq. 52–54."""
     u = m.lerp(g, take1).sign_()
     m.lerp_(g, take2)
     return u
@@ -139,7 +139,7 @@ class Rule(ABC):
         return {"size": 1}
 
     def expected_square(self, t: int, group: dict[str, Any]) -> float:
-        """r_t: E‖u_t‖² in a random walk, up to a factor that does not depend on t.  THEORY 7."""
+        """r_t: E‖u_t‖² in a random walk, up to a factor that does not depend on t.  [theory] 7."""
         return 1.0
 
 
@@ -188,7 +188,7 @@ class RMSPropRule(Rule):
 
 @final
 class AdamRule(Rule):
-    """`adam` or `adam_nested` with the group's betas and eps, and the thesis' switches."""
+    """`adam` or `adam_nested` with the group's betas and eps, and [notepad]'s switches."""
 
     state = ("exp_avg", "exp_avg_sq")
 
@@ -261,7 +261,7 @@ class LionRule(Rule):
 
 @final
 class NormalizedRule(Rule):
-    """u = g/‖g‖, over each tensor or each neuron.  Norm note."""
+    """u = g/‖g‖, over each tensor or each neuron.  [norm-note]."""
 
     state = ()
     by_rows = True

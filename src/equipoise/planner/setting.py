@@ -87,8 +87,8 @@ class Group:
     def decay_per_step(self, lr: Array, weight_decay: Array) -> Array:
         """The share of the weights that each step's decay takes in the end, 1 or more included.
 
-        L2 that goes through SGD's momentum takes ηλ/(1−α) to first order (RE Eq. 44), and ηλ where there is none.
-        What Adam makes of L2 depends on the gradients, and is not counted.
+        L2 that goes through SGD's momentum takes ηλ/(1−α) to first order ([kosson2024] Eq. 44), and ηλ where there is
+        none. What Adam makes of L2 depends on the gradients, and is not counted.
 
         Args:
             lr: learning rate at every step.

@@ -184,7 +184,7 @@ def kept_share(lr: Array, weight_decay: Array, *, decay: str = "lr", lr_max: flo
 def autocorrelation(u: Direction, kept: float = 1.0) -> Array:
     """R(k) for k = 0, 1, … as far as it matters; for SGDM per unit of squared gradient norm.
 
-    Reference: the table of THEORY 1.
+    Reference: the table of [theory] 1.
 
     >>> autocorrelation(direction("signsgdm", size=3, momentum=0.0))
     array([3., 0.])

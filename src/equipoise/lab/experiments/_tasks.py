@@ -20,14 +20,14 @@ CIFAR = Trial(
     data="cifar", data_options={"path": "cifar-10-batches-bin"}, model="resnet", model_options={"size": "resnet-20"},
     batch_size=128, schedule="cosine", steps=78_200, warmup=1955,
 )  # fmt: skip
-"""RE's ResNet-20, Table 4."""
+"""[kosson2024]'s ResNet-20, Table 4."""
 
 WIKITEXT = Trial(
     data="wikitext", data_options={"path": "wikitext-103", "tokens": 50_304, "length": 512}, model="gpt",
     model_options={"size": "124M"}, batch_size=55, schedule="cosine", steps=15_000, warmup=300, precision="bfloat16",
     optimizer_options={"betas": [0.9, 0.95]},
 )  # fmt: skip
-"""RE's GPT, Table 4."""
+"""[kosson2024]'s GPT, Table 4."""
 
 TASKS = {"mlp": "vision", "resnet": "vision", "gpt": "text", "seq2seq": "pairs"}
 METRICS = {"vision": "test_accuracy", "text": "test_perplexity", "pairs": "test_accuracy"}

@@ -18,7 +18,7 @@ LATE = 0.4
 
 
 def walk(betas: tuple[float, float], *, nested: bool, width: int, steps: int, rate: float) -> Trial:
-    """The simple system of RE appendix J under Adam, whose lr keeps its norm about where it begins.
+    """The simple system of [kosson2024] appendix J under Adam, whose lr keeps its norm about where it begins.
 
     Args:
         betas: averaging factors.

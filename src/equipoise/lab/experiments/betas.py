@@ -61,15 +61,18 @@ class BetaSweep(Experiment):
     """β1 and β2 one at a time, β1 with an lr that keeps the rotation, β1 on a schedule; and random walks."""
 
     name: ClassVar[str] = "betas"
-    source: ClassVar[str] = "thesis 3.2, 4.1; THEORY 1"
+    source: ClassVar[str] = "[notepad] 3.2, 4.1; [theory] 1"
     about: ClassVar[str] = "What do β1 and β2 do to rotation and to the result, and does a schedule of β1 help?"
     statements: ClassVar[Mapping[str, str]] = {
-        "walk": "THEORY 1: on a random walk the betas set rotation and norm: RE's √(2ηλ(1−β1)/(1+β1)), made exact",
-        "network": "RE Table 1: rotation of a settled network is as √((1−β1)/(1+β1)) over β1, and the same for any β2",
-        "in-disguise": "hypothesis from RE: β1 acts through rotation, so results differ less over β1 where lr and "
+        "walk": "[theory] 1: on a random walk the betas set rotation and norm: [kosson2024]'s √(2ηλ(1−β1)/(1+β1)), "
+        "made exact",
+        "network": "[kosson2024] Table 1: rotation of a settled network is as √((1−β1)/(1+β1)) over β1, and the same "
+        "for any β2",
+        "in-disguise": "hypothesis from [kosson2024]: β1 acts through rotation, so results differ less over β1 where "
+        "lr and "
         "decay are such that norm and rotation are kept",
-        "first-over-second": "hypothesis from RE: rotation depends on β1 and hardly on β2, and so do results",
-        "scheduled": "open question of the thesis, 3.2: beta scheduling; the hypothesis is that it changes nothing",
+        "first-over-second": "hypothesis from [kosson2024]: rotation depends on β1 and hardly on β2, and so do results",
+        "scheduled": "open question of [notepad] 3.2: beta scheduling; the hypothesis is that it changes nothing",
     }
 
     def trials(self, preset: str) -> list[Trial]:
@@ -122,7 +125,7 @@ class BetaSweep(Experiment):
         for pair, members in walks.items():
             over = [_walks.over_theory(d) for d in finished(members)]
             claims += [
-                Claim(f"walk/{what}-{pair[0]:g}-{pair[1]:g}", "THEORY 1", f"{what} over theory's: walk, betas {pair}",
+                Claim(f"walk/{what}-{pair[0]:g}-{pair[1]:g}", "[theory] 1", f"{what} over theory's: walk, betas {pair}",
                       1.0, Stat.of([o[what] for o in over]), tolerance=0.02)
                 for what in ("norm", "rotation")
             ]  # fmt: skip
@@ -163,7 +166,7 @@ class BetaSweep(Experiment):
             wanted = [
                 _factor((b, 0.99)) ** 0.5 / _factor(DEFAULT) ** 0.5 if place == 0 else 1.0 for b in sorted(labels)
             ]
-            axis.semilogy([f"{b:g}" for b in sorted(labels)], wanted, color="grey", lw=0.8, label="RE")
+            axis.semilogy([f"{b:g}" for b in sorted(labels)], wanted, color="grey", lw=0.8, label="[kosson2024]")
             axis.set(xlabel=by, title="rotation over the default's")
             if place:
                 axis.set(yscale="linear", ylim=(0, 1.5))
@@ -171,7 +174,7 @@ class BetaSweep(Experiment):
 
 
 def _factor(pair: Betas) -> float:
-    """(1−β1)/(1+β1), by which RE's squared rotation is less than without momentum."""
+    """(1−β1)/(1+β1), by which [kosson2024]'s squared rotation is less than without momentum."""
     return (1 - pair[0]) / (1 + pair[0])
 
 
@@ -222,7 +225,7 @@ def _claims(task: str, cases: Mapping[tuple[Betas, str], Sequence[Done]]) -> lis
             if kind == SAME and pair != DEFAULT:
                 expected = _rotation(members[0].trial) / _rotation(base[0].trial) if base else float("nan")
                 claims.append(
-                    Claim(f"network/{pair[0]:g}-{pair[1]:g}", "RE Table 1",
+                    Claim(f"network/{pair[0]:g}-{pair[1]:g}", "[kosson2024] Table 1",
                           f"late rotation over the default's: {task}, betas {pair}", expected, _turn(members, base),
                           tolerance=0.1)
                 )  # fmt: skip
@@ -239,11 +242,13 @@ def _claims(task: str, cases: Mapping[tuple[Betas, str], Sequence[Done]]) -> lis
     for name, (others, words) in against.items():
         other = _spread(others)
         differences = Stat.of([first[s] - other[s] for s in sorted(first.keys() & other.keys())])
-        claims.append(Claim(f"{name}/{task}", "hypothesis from RE", f"{words}: {task}", 0.0, differences, "above"))
+        claims.append(
+            Claim(f"{name}/{task}", "hypothesis from [kosson2024]", f"{words}: {task}", 0.0, differences, "above")
+        )
     for kind in CURVES:
         measured = worse(cases.get((DEFAULT, kind), []), base)
         claims.append(
-            Claim(f"scheduled/{task}-{'falling' if kind == FALLING else 'rising'}", "thesis 3.2, open",
+            Claim(f"scheduled/{task}-{'falling' if kind == FALLING else 'rising'}", "[notepad] 3.2, open",
                   f"share by which {kind} is worse than constant: {task}", 0.0, measured, tolerance=NEAR[task])
         )  # fmt: skip
     return claims

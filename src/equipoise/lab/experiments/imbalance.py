@@ -1,4 +1,4 @@
-"""Neurons slowed on purpose: what imbalanced rotation costs, RE Fig. 12."""
+"""Neurons slowed on purpose: what imbalanced rotation costs, [kosson2024] Fig. 12."""
 
 from __future__ import annotations
 
@@ -51,11 +51,11 @@ class Imbalance(Experiment):
     """A portion p of the neurons of each layer rotates f times slower than the rest; lr tuned for each."""
 
     name: ClassVar[str] = "imbalance"
-    source: ClassVar[str] = "RE Fig. 12"
+    source: ClassVar[str] = "[kosson2024] Fig. 12"
     about: ClassVar[str] = "Some neurons of each layer rotate slower, in the rotational variant: what does it cost?"
     statements: ClassVar[Mapping[str, str]] = {
-        "costs": "RE Fig. 12: slowing some neurons costs accuracy and loss, at the best lr too",
-        "half-the-width": "RE Fig. 12: half of the neurons ten times slower is as good as half the width",
+        "costs": "[kosson2024] Fig. 12: slowing some neurons costs accuracy and loss, at the best lr too",
+        "half-the-width": "[kosson2024] Fig. 12: half of the neurons ten times slower is as good as half the width",
     }
 
     def trials(self, preset: str) -> list[Trial]:
@@ -93,7 +93,7 @@ class Imbalance(Experiment):
         return Outcome(rows, _claims(best, wide), {"rows": rows, "width": wide})
 
     def draw(self, outcome: Outcome, figure: Any) -> None:
-        """As RE Fig. 12, middle and right."""
+        """As [kosson2024] Fig. 12, middle and right."""
         axes = figure.subplots(2, 2)
         wide = outcome.curves["width"]
         rows = [row for row in outcome.curves["rows"] if row["width"] == wide]
@@ -124,12 +124,15 @@ def _claims(best: dict[str, dict[Any, list[Done]]], wide: int) -> list[Claim]:
             f = round(1 / factor, 3)
             what = f"{metric.replace('_', ' ')} less the balanced, {portion:.0%} of neurons {f:g} times slower"
             apart = gap(own, balanced, metric)
-            claims.append(Claim(f"costs/{metric}-{portion:g}-{f:g}", "RE Fig. 12", what, 0.0, apart, relation))
+            claims.append(
+                Claim(f"costs/{metric}-{portion:g}-{f:g}", "[kosson2024] Fig. 12", what, 0.0, apart, relation)
+            )
     accuracy = best["test_accuracy"]
     slow, narrow = accuracy.get((wide, HALF, 1 / SLOW)), accuracy.get((wide // 2, HALF, 1.0))
     if slow is not None and narrow is not None:
         claims.append(
-            Claim("half-the-width", "RE Fig. 12", "test accuracy at p = 50 %, f = 10 less that of half the width", 0.0,
+            Claim("half-the-width", "[kosson2024] Fig. 12", "test accuracy at p = 50 %, f = 10 less that of half the "
+                                                            "width", 0.0,
                   gap(slow, narrow, "test_accuracy"), tolerance=0.01)
         )  # fmt: skip
     return claims

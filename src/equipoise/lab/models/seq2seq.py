@@ -49,7 +49,7 @@ def seq2seq(data: Data, *, size: str = "tiny", gains: bool = False) -> Seq2Seq:
     Args:
         data: of the task "pairs".
         size: one of `SIZES`.
-        gains: a learnable gain for each neuron of the linear layers, as RE gives rotational variants.
+        gains: a learnable gain for each neuron of the linear layers, as [kosson2024] gives rotational variants.
     """
     depth, width, heads = SIZES[_check.choice("size", size, SIZES)]
     model = Seq2Seq(data.info["inputs"], data.outputs, data.info["length"], depth, width, heads)
