@@ -118,11 +118,11 @@ POINT = [nn.Parameter(torch.tensor(1.0))]
         (lambda: eq.AdamW(W, lr=10**400), "lr = 10+: must be a finite number"),
         (lambda: eq.AdamW(W, betas=0.9), "betas = 0.9: must be two numbers"),  # type: ignore[arg-type]
         (lambda: eq.Lion(W, betas=None), "betas = None: must be two numbers"),  # type: ignore[arg-type]
-        (lambda: eq.AdamW(W, decay=["lr"]), r"decay = \['lr'\]: must be one of"),
-        (lambda: eq.AdamW(W, lr_max="x"), "lr_max = 'x': must be a finite number"),
-        (lambda: eq.AdamW(W, maximize="no"), "maximize = 'no': must be True or False"),
-        (lambda: eq.AdamW(W, foreach=torch.ones(2)), "foreach = tensor.*: must be True, False or None"),
-        (lambda: eq.RotationalAdamW(W, rotate="yes"), "rotate = 'yes': must be True, False or None"),
+        (lambda: eq.AdamW(W, decay=["lr"]), r"decay = \['lr'\]: must be one of"),  # type: ignore[arg-type]
+        (lambda: eq.AdamW(W, lr_max="x"), "lr_max = 'x': must be a finite number"),  # type: ignore[arg-type]
+        (lambda: eq.AdamW(W, maximize="no"), "maximize = 'no': must be True or False"),  # type: ignore[arg-type]
+        (lambda: eq.AdamW(W, foreach=torch.ones(2)), "foreach = tensor.*: must be True, False or None"),  # type: ignore[arg-type]
+        (lambda: eq.RotationalAdamW(W, rotate="yes"), "rotate = 'yes': must be True, False or None"),  # type: ignore[arg-type]
         (lambda: eq.RotationalAdamW(W, angle=lambda t: float("nan")), r"angle\(1\) = nan: must be a finite number"),
         (lambda: eq.RotationalAdamW(POINT, rotate=True, granularity=3), "granularity = 3: must divide the 1 weights"),
         (lambda: eq.NormalizedGD(POINT, granularity=3), "granularity = 3: must divide the 1 weights"),

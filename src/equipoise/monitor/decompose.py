@@ -44,7 +44,7 @@ class GroupStep(NamedTuple):
         return self.turning and (ndim > 1 if self.rotate is None else self.rotate)
 
     def lost_of(self, ndim: int) -> float:
-        """D for a parameter with so many dimensions."""
+        """d for a parameter with so many dimensions."""
         return 0.0 if self.turns(ndim) else self.lost
 
 

@@ -22,7 +22,7 @@ SCALES = ("original", "adam", "spectral", "none")
 
 
 def averaged(g: Any, m: Any, *, take: float, momentum: float, nesterov: bool) -> Any:
-    """Step: m ← βm + (1−β)g,  x = m;  Nesterov: x = βm + (1−β)g.  [jordan2024]; as torch.optim.Muon."""
+    """m ← βm + (1−β)g,  x = m;  Nesterov: x = βm + (1−β)g.  [jordan2024]; as torch.optim.Muon."""
     m.lerp_(g, take)
     return g.lerp(m, momentum) if nesterov else m
 

@@ -21,7 +21,7 @@ from equipoise.theory.directions import decay_share
 
 
 def decayed(w: Any, u: Any, *, lr: Any, left: Any) -> None:
-    """Step: w ← (1−d)w − ηu.  [loshchilov2019]."""
+    """w ← (1−d)w − ηu.  [loshchilov2019]."""
     if not isinstance(left, float) or left != 1.0:
         w.mul_(left)
     if isinstance(u, Ratio) and (isinstance(lr, float) or isinstance(w, Traced)):
@@ -31,7 +31,7 @@ def decayed(w: Any, u: Any, *, lr: Any, left: Any) -> None:
 
 
 def cautious(w: Any, u: Any, *, lr: Any, left: Any) -> None:
-    """Step: w ← w − d·w·[u·w ≥ 0] − ηu.  [chen2025]."""
+    """w ← w − d·w·[u·w ≥ 0] − ηu.  [chen2025]."""
     if isinstance(u, Ratio):
         u = u.value()
     mask = u.mul(w).sign_().clamp_max_(0.0).add_(1.0)  # 0 where u and w disagree, else 1
