@@ -13,6 +13,8 @@ import sys
 import textwrap
 from dataclasses import dataclass
 
+__all__ = ["SOURCES", "Source", "cited", "markdown", "source"]
+
 KEY = re.compile(r"(?<![\w\])}.`\"'\[])\[([a-z]+\d{4}[a-z]?|[a-z]{2,}(?:-[a-z]{2,})+|theory|notepad)\](?![\w(\[:])")
 """What a citation looks like: a key in square brackets that is neither an index nor the text of a link. A key is an
 author with a year, or words with a hyphen, or one of the two short ones."""
