@@ -95,7 +95,7 @@ def restructured(lines: list[str]) -> list[str]:
             section, literal = bool(SECTION.match(line)), False
         if line.lstrip().startswith(">>>"):
             example = True
-        table = indent == 0 and line.startswith("| ")
+        table = bool(re.match(r"\|[ -].*\|$", line))
         if table and not (out and out[-1].startswith("   |")):
             out += [".. code-block:: text", ""]
         if table:
