@@ -44,8 +44,8 @@ unit: $(READY)
 	$(BIN)/pytest -n auto --dist worksteal
 
 docs: $(READY)  ## the docs as a site, in site/
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
-	@echo "Open site/index.html in a browser; for search: $(BIN)/mkdocs serve"
+	$(BIN)/sphinx-build --quiet --fail-on-warning --keep-going docs site
+	@echo "Open site/index.html in a browser"
 
 evidence: $(READY)  ## every experiment at `small`, and the tables of the docs; two hours
 	$(BIN)/pytest -n auto --dist worksteal -m evidence

@@ -156,7 +156,7 @@ class ResNet(nn.Module):
 
 
 class LoRALinear(nn.Module):
-    """A frozen linear layer plus B·A, with B at zero: Hu et al. 2022."""
+    """A frozen linear layer plus B·A, with B at zero: [hu2022]."""
 
     def __init__(self, base: nn.Linear, rank: int = 4) -> None:
         super().__init__()

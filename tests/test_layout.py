@@ -18,6 +18,7 @@ SOURCE = ROOT / "src" / "equipoise"
 MAY_IMPORT = {
     "_extras": set(),
     "_memory": set(),
+    "sources": set(),
     "theory": set(),
     "schedules": {"theory", "_extras"},
     "geometry": {"theory"},

@@ -15,6 +15,7 @@ from equipoise import theory
 from equipoise.lab import ledger
 from equipoise.lab.config import Trial
 from equipoise.lab.result import RESULT, Result
+from equipoise.lab.trial_store import STORED
 from equipoise.monitor import schema
 
 
@@ -118,11 +119,11 @@ POINT = [nn.Parameter(torch.tensor(1.0))]
         (lambda: eq.AdamW(W, lr=10**400), "lr = 10+: must be a finite number"),
         (lambda: eq.AdamW(W, betas=0.9), "betas = 0.9: must be two numbers"),  # type: ignore[arg-type]
         (lambda: eq.Lion(W, betas=None), "betas = None: must be two numbers"),  # type: ignore[arg-type]
-        (lambda: eq.AdamW(W, decay=["lr"]), r"decay = \['lr'\]: must be one of"),
-        (lambda: eq.AdamW(W, lr_max="x"), "lr_max = 'x': must be a finite number"),
-        (lambda: eq.AdamW(W, maximize="no"), "maximize = 'no': must be True or False"),
-        (lambda: eq.AdamW(W, foreach=torch.ones(2)), "foreach = tensor.*: must be True, False or None"),
-        (lambda: eq.RotationalAdamW(W, rotate="yes"), "rotate = 'yes': must be True, False or None"),
+        (lambda: eq.AdamW(W, decay=["lr"]), r"decay = \['lr'\]: must be one of"),  # type: ignore[arg-type]
+        (lambda: eq.AdamW(W, lr_max="x"), "lr_max = 'x': must be a finite number"),  # type: ignore[arg-type]
+        (lambda: eq.AdamW(W, maximize="no"), "maximize = 'no': must be True or False"),  # type: ignore[arg-type]
+        (lambda: eq.AdamW(W, foreach=torch.ones(2)), "foreach = tensor.*: must be True, False or None"),  # type: ignore[arg-type]
+        (lambda: eq.RotationalAdamW(W, rotate="yes"), "rotate = 'yes': must be True, False or None"),  # type: ignore[arg-type]
         (lambda: eq.RotationalAdamW(W, angle=lambda t: float("nan")), r"angle\(1\) = nan: must be a finite number"),
         (lambda: eq.RotationalAdamW(POINT, rotate=True, granularity=3), "granularity = 3: must divide the 1 weights"),
         (lambda: eq.NormalizedGD(POINT, granularity=3), "granularity = 3: must divide the 1 weights"),
@@ -210,7 +211,7 @@ def test_a_life_in_a_state_that_there_is_not(tmp_path: Path) -> None:
     "change", [{"experiment": None, "preset": []}, {"claims": 3}, {"statements": []}, {"versions": 1}]
 )
 def test_outcomes_that_are_none(tmp_path: Path, change: dict[str, Any]) -> None:
-    content = json.loads((ledger.STORED / "norms.json").read_text()) | change
+    content = json.loads((STORED / "norms.json").read_text()) | change
     (tmp_path / "outcome.json").write_text(json.dumps(content))
     with pytest.raises(ValueError, match="is no outcome of an experiment"):
         ledger.ledger(tmp_path)

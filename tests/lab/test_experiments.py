@@ -203,7 +203,7 @@ def nested_adam(outcome) -> None:
 
 
 def bias_correction(outcome) -> None:
-    """Without correction but with its schedules it is torch's AdamW; first steps are the thesis'."""
+    """Without correction but with its schedules it is torch's AdamW; first steps are [notepad]'s."""
     claims = {claim.name: claim for claim in outcome.claims}
     assert {c.statement for c in outcome.claims} == set(find("bias-correction").statements)
     for row in outcome.rows:
@@ -401,7 +401,7 @@ def test_ones_own_is_a_file_and_a_failed_trial_does_not_stop_the_rest(tmp_path: 
 
 
 def test_the_radial_part_of_a_walk_is_momentums_own(tmp_path: Path) -> None:
-    """Of a random walk RE's λ_u is 0, while updates have −2λβ₁/(1 + β₁) by the gradients that are in w already."""
+    """In a random walk [kosson2024]'s λ_u is 0; updates have −2λβ₁/(1 + β₁), by the gradients that are in w already."""
     trial = Trial(
         data="noise", model="walk", lr=0.02, weight_decay=0.5, steps=800, data_options={"inputs": 64, "outputs": 64},
         model_options={"gammas": "ones"}, optimizer_options={"betas": (0.9, 0.999)}, watch={"every": 4, "spectra": 0},

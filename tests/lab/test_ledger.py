@@ -12,15 +12,17 @@ from equipoise.cli import app
 from equipoise.lab import ledger as ledger_module
 from equipoise.lab.conduct import OUTCOME, conduct
 from equipoise.lab.experiments import catalogue, find
-from equipoise.lab.ledger import SEEDS, STORED, VERDICTS, Entry, evidence, keep, ledger, outcomes
+from equipoise.lab.ledger import SEEDS, VERDICTS, Entry, evidence, keep, ledger, outcomes
 from equipoise.lab.results import Claim, Stat
 from equipoise.lab.statistics import Check
+from equipoise.lab.trial_store import STORED
 
 OWN = '''
 from equipoise.lab.config import Trial
 from equipoise.lab.experiments import Experiment, Outcome
 from equipoise.lab.results import Claim, Stat
 from equipoise.lab.statistics import Check
+from equipoise.lab.trial_store import STORED
 
 
 class Own(Experiment):
@@ -138,7 +140,7 @@ def test_parts_are_judged_together(means: tuple[float | None, ...], verdict: str
     """None: a part that agrees, if only it had been tested."""
     failed = Check.between("rotation as asked", 0.15, 0.9, 1.1)
     parts = [
-        Claim(f"a/{i}", "RE", "x", 1.0, Stat(mean or 1.0, 0.004, SEEDS), checks=() if mean else [failed])
+        Claim(f"a/{i}", "[kosson2024]", "x", 1.0, Stat(mean or 1.0, 0.004, SEEDS), checks=() if mean else [failed])
         for i, mean in enumerate(means)
     ]
     entry = Entry("x", "a", "…", parts)
@@ -150,9 +152,9 @@ def test_parts_are_judged_together(means: tuple[float | None, ...], verdict: str
 def test_the_part_that_a_verdict_hangs_on() -> None:
     """What differs before what is undecided, and of the same the least clear; what was not tested comes last."""
     failed = [Check.between("rotation as asked", 0.15, 0.9, 1.1)]
-    clear, unclear = (Claim(f"a/{m}", "RE", "x", 1.0, Stat(m, 0.001, SEEDS)) for m in (1.0, 1.03))
-    open_, wrong = (Claim(f"a/{m}", "RE", "x", 1.0, Stat(m, 0.004, SEEDS)) for m in (1.05, 2.0))
-    untested = Claim("a/0", "RE", "x", 1.0, Stat(9.0, 0.004, SEEDS), checks=failed)
+    clear, unclear = (Claim(f"a/{m}", "[kosson2024]", "x", 1.0, Stat(m, 0.001, SEEDS)) for m in (1.0, 1.03))
+    open_, wrong = (Claim(f"a/{m}", "[kosson2024]", "x", 1.0, Stat(m, 0.004, SEEDS)) for m in (1.05, 2.0))
+    untested = Claim("a/0", "[kosson2024]", "x", 1.0, Stat(9.0, 0.004, SEEDS), checks=failed)
     assert Entry("x", "a", "…", [clear, unclear, untested]).telling == unclear
     assert Entry("x", "a", "…", [clear, open_, unclear]).telling == open_
     assert Entry("x", "a", "…", [open_, wrong]).telling == wrong
@@ -161,7 +163,7 @@ def test_the_part_that_a_verdict_hangs_on() -> None:
 
 
 def test_checks_are_stored_and_read_again() -> None:
-    made = Claim("a", "RE", "x", 1.0, Stat(1.0, 0.01, 3), checks=[Check.between("b", 2.0, high=1.0)])
+    made = Claim("a", "[kosson2024]", "x", 1.0, Stat(1.0, 0.01, 3), checks=[Check.between("b", 2.0, high=1.0)])
     again = ledger_module._claim(json.loads(json.dumps(made.to_dict())))
     assert again.verdict == "not tested"
     assert again.reason == made.reason == "b: 2, needs at most 1"

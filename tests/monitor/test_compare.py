@@ -31,7 +31,7 @@ def errors(found: Comparison) -> tuple[float, float, float, float]:
 
 
 class Walk(nn.Module):
-    """The simple system of RE appendix J: f(X) = γ_out · N(W(γ_in · X)), each row of W scale-invariant."""
+    """The simple system of [kosson2024] appendix J: f(X) = γ_out · N(W(γ_in · X)), each row of W scale-invariant."""
 
     def __init__(self, inputs: int, outputs: int) -> None:
         super().__init__()

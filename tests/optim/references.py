@@ -80,7 +80,7 @@ def normalized(w: Array, grads: Array, *, lr: float, weight_decay: float = 0.0, 
 
 def algorithm_1(w: Array, grads: Array, *, direction: Callable[[], Callable[[Array, int], Array]], angle: float,
                 track: float = 0.99, eps: float = 1e-8, center: bool = False) -> Array:  # fmt: skip
-    """RE Algorithm 1, line by line, for a matrix whose rows are neurons."""
+    """[kosson2024] Algorithm 1, line by line, for a matrix whose rows are neurons."""
     inner = direction()
     nu = np.zeros((len(w), 1))
     n = np.linalg.norm(w, axis=1, keepdims=True)

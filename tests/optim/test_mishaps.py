@@ -261,9 +261,9 @@ def test_another_granularity_begins_anew(compile_: bool) -> None:
 
 def test_compile_and_foreach_are_checked() -> None:
     with pytest.raises(ValueError, match="compile = 'no': must be True, False or None"):
-        eq.AdamW([nn.Parameter(torch.ones(2))], compile="no")
+        eq.AdamW([nn.Parameter(torch.ones(2))], compile="no")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="foreach = 3"):
-        eq.AdamW([nn.Parameter(torch.ones(2))], foreach=3)
+        eq.AdamW([nn.Parameter(torch.ones(2))], foreach=3)  # type: ignore[arg-type]
 
 
 def test_the_wrapper_heeds_its_groups() -> None:

@@ -73,8 +73,8 @@ class Errors:
 def measure(case: Case, *methods: str, seed: int = 0) -> list[Errors]:
     """Simulate a case to its stationary state and compare the named methods with it.
 
-    The walk starts at RE's small-step norm, not at the prediction under test, and runs for two decay times (cautious
-    decay is half as fast); the second half counts.
+    The walk starts at [kosson2024]'s small-step norm, not at the prediction under test, and runs for two decay times
+    (cautious decay is half as fast); the second half counts.
     """
     kwargs = case.arguments()
     start = stationary(case.optimizer, lr=case.lr, method="small_step", **kwargs).norm

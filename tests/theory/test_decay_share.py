@@ -15,7 +15,7 @@ from equipoise.theory.directions import BY_LR_MAX, DECAYS, decay_share, kept_sha
 
 @pytest.mark.parametrize("lr_max", [1e-4, 1e-3, 1e-2])
 @pytest.mark.parametrize("decay", DECAYS)
-def test_steps_plan_theory_and_watch_say_the_same(tmp_path: Path, decay: str, lr_max: float) -> None:
+def test_steps_plan_theory_and_watch_say_the_same(tmp_path: Path, decay: Any, lr_max: float) -> None:
     """With corrected decay also where lr is above lr_max."""
     lr, wd, w = (
         1e-3,

@@ -1,4 +1,4 @@
-"""Memory against brute force and autograd; inverse design round trips; the memory article's Eq. 16 and 17."""
+"""Memory against brute force and autograd; inverse design round trips; [memory-article]'s Eq. 16 and 17."""
 
 import math
 

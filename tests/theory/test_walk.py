@@ -1,4 +1,4 @@
-"""Stationary states: theory against simulated random walks, RE's Table 1, and the norm note's closed forms."""
+"""Stationary states: theory against simulated random walks, [kosson2024]'s Table 1, and [norm-note]'s closed forms."""
 
 import math
 from typing import Any

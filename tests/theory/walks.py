@@ -1,7 +1,8 @@
 """The oracle: optimizers as their papers write them, driven by a simulated random walk in float64.
 
 Nothing here knows the theory. A walk is K neurons of C weights (or K matrices), each scale invariant: its gradient
-is Gaussian noise, orthogonal to the weight and of size g̃/‖w‖, as any loss with L(cw) = L(w) has it (RE Eq. 1, 2).
+is Gaussian noise, orthogonal to the weight and of size g̃/‖w‖, as any loss with L(cw) = L(w) has it ([kosson2024] Eq.
+1, 2).
 """
 
 from __future__ import annotations

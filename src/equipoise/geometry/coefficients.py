@@ -4,7 +4,7 @@ One step of an iteration for the polar factor applies p(x) = ax + bx³ (+ cx⁵)
 compositions of such polynomials the greedy one is the best in the worst case: step i is the minimax approximation of 1
 on the interval that step i − 1 left. We find each by Remez exchange.
 
-Reference: Amsel, Persson, Musco, Gower: The Polar Express (arXiv 2505.16932), theorem 3.1.
+Reference: [amsel2025] theorem 3.1.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def minimax(lower: float, upper: float, degree: int = 5) -> tuple[Polynomial, fl
     >>> print(f"{error:.3f}", [round(c, 3) for c in p])
     0.453 [5.604, -13.884, 9.733]
 
-    Reference: The Polar Express, section 3 and appendix on Remez.
+    Reference: [amsel2025] section 3 and appendix on Remez.
     """
     count = _coefficients_of(degree)
     lower = check.number("lower", lower, low=0, open_low=True)
@@ -91,7 +91,7 @@ def optimal(
     >>> [[round(c, 4) for c in p] for p in optimal(2, 0.1)]
     [[5.6037, -13.8837, 9.7334], [2.1306, -1.5116, 0.402]]
 
-    Reference: The Polar Express, theorem 3.1, and section 4.4 for safety and cushion.
+    Reference: [amsel2025] theorem 3.1, and section 4.4 for safety and cushion.
     """
     steps = check.whole("steps", steps, low=1)
     lower = check.number("lower", lower, low=0, high=1, open_low=True, open_high=True)

@@ -245,7 +245,7 @@ class MaxOver(_Over):
     >>> both.norm([torch.full((2, 2), 3.0), torch.tensor([3.0, 4.0])]).item()
     10.0
 
-    Reference: Muon appendix, C.1 and C.2.
+    Reference: [muon-appendix] C.1 and C.2.
     """
 
     def norm(self, x: Tensors) -> Tensor:

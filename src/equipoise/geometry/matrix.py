@@ -10,7 +10,7 @@ An m × n matrix maps inputs of size n to outputs of size m. ‖W‖_{p→q} = m
 
 with p* the conjugate of p. Measuring x by its RMS, not ℓ2, multiplies by √n at the input and 1/√m at the output.
 
-Reference: Muon appendix, C.3; Bernstein & Newhouse 2024, table 1.
+Reference: [muon-appendix] C.3; [bernstein2024] table 1.
 """
 
 from __future__ import annotations

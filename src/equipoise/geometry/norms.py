@@ -2,7 +2,7 @@
 
 With ⟨G, T⟩ the sum of products of entries: ‖G‖† = max ⟨G, T⟩ over ‖T‖ = 1, and dualize(G) is a T that attains it.
 
-Reference: Muon appendix, A and B; Bernstein & Newhouse: Old Optimizer, New Norm (arXiv 2409.20325).
+Reference: [muon-appendix] A and B; [bernstein2024].
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Norm(ABC):
             g: The gradient.
             sharpness: λ > 0; `sharpness` estimates it.
 
-        Reference: Muon appendix, B.2, proposition 1, with argmin for its misprinted argmax.
+        Reference: [muon-appendix] B.2, proposition 1, with argmin for its misprinted argmax.
         """
         sharpness = check.number("sharpness", sharpness, low=0, open_low=True)
         size, direction = self.dual(g), self.dualize(g)
@@ -213,7 +213,7 @@ def project_lp(x: Tensor, p: float, norm: Norm) -> Tensor:
     if p == 2:
         return x / scaled_norm(x, 2).clamp(min=1).unsqueeze(-1)
     if p == 1:
-        # Shrink all entries by the τ that leaves a sum of 1: Duchi et al. 2008, figure 1.
+        # Shrink all entries by the τ that leaves a sum of 1: [duchi2008] figure 1.
         falling = x.abs().sort(dim=-1, descending=True).values
         count = torch.arange(1, x.shape[-1] + 1, device=x.device, dtype=x.dtype)
         shifts = (falling.cumsum(-1) - 1) / count

@@ -46,7 +46,7 @@ def induced_norm(
     >>> print(f"{induced_norm(torch.eye(3), 4, 2).item():.4f}")
     1.3161
 
-    Reference: Boyd 1974, The power method for ℓp norms; Higham 1992.
+    Reference: [boyd1974]; [higham1992].
     """
     p, q = exponent("p", p), exponent("q", q)
     restarts, iterations = check.whole("restarts", restarts, low=1), check.whole("iterations", iterations, low=1)
@@ -95,7 +95,7 @@ def sharpness(
     >>> round(sharpness(lambda: w[0] ** 2 + 3 * w[1] ** 2, w, named("l2")), 4)
     6.0
 
-    Reference: Muon appendix, B.3.
+    Reference: [muon-appendix] B.3.
     """
     iterations, restarts = check.whole("iterations", iterations, low=1), check.whole("restarts", restarts, low=1)
     if not isinstance(norm, Norm):

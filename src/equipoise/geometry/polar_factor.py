@@ -63,7 +63,7 @@ def polar(
     >>> polar(x, accuracy=1e-4).round(decimals=3).diagonal().tolist()
     [1.0, 1.0, -1.0]
 
-    Reference: Muon appendix, C.3; Jordan et al. 2024 (Muon); Amsel et al. 2025, arXiv 2505.16932.
+    Reference: [muon-appendix] C.3; [jordan2024]; [amsel2025].
     """
     if not isinstance(x, Tensor) or not x.is_floating_point() or x.dim() < 2:
         what = f"a {x.dtype} tensor of shape {tuple(x.shape)}" if isinstance(x, Tensor) else repr(x)

@@ -47,8 +47,8 @@ class Entry:
 
         Parts that were not tested count as open: a statement with such parts holds partly at best.
 
-        >>> good = Claim("a/1", "RE", "norm", 1.0, Stat(1.0, 0.0, 3))
-        >>> poor = Claim("a/2", "RE", "norm", 2.0, Stat(1.0, 0.0, 3))
+        >>> good = Claim("a/1", "[kosson2024]", "norm", 1.0, Stat(1.0, 0.0, 3))
+        >>> poor = Claim("a/2", "[kosson2024]", "norm", 2.0, Stat(1.0, 0.0, 3))
         >>> [Entry("x", "a", "…", parts).verdict for parts in ([good], [good, poor], [poor], [])]
         ['holds', 'holds partly', 'does not hold here', 'not run']
         """

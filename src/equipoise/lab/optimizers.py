@@ -42,7 +42,7 @@ def _muon(kind: Maker) -> Maker:
 
 
 def _imbalanced(groups: Any, *, portion: float = 0.5, factor: float = 0.1, **options: Any) -> torch.optim.Optimizer:
-    """Rotational AdamW, but a portion of each hidden layer's neurons turns `factor` times as fast.  RE Fig. 12."""
+    """Rotational AdamW, but some of each hidden layer's neurons turn `factor` times as fast.  [kosson2024] Fig. 12."""
     _check.number("portion", portion, low=0, high=1)
     _check.number("factor", factor, low=0)
     apart: list[dict[str, Any]] = []
@@ -61,7 +61,7 @@ def _imbalanced(groups: Any, *, portion: float = 0.5, factor: float = 0.1, **opt
 
 
 def _relative_eps(groups: Any, *, eps: float = 1e-2, by: str = "layer", **options: Any) -> torch.optim.Optimizer:
-    """AdamW whose ε is `eps` times the root mean square of √v̂, over each tensor or over the model.  Thesis 3.3."""
+    """AdamW whose ε is `eps` times the root mean square of √v̂, over each tensor or over the model.  [notepad] 3.3."""
     _check.choice("by", by, ("layer", "model"))
     apart = [
         {**group, "params": [param], "param_names": [name]}
@@ -119,7 +119,7 @@ MAKERS: dict[str, Maker] = {
 }
 """torch's own where torch has it: SGDM and Adam + L2 put their decay into the gradient. One's own may be added.
 
-`adamw_switches` is equipoise's AdamW, with the thesis' switches: `zero_init`, `bias_correction`, `nested`.
+`adamw_switches` is equipoise's AdamW, with [notepad]'s switches: `zero_init`, `bias_correction`, `nested`.
 """
 
 

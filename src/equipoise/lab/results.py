@@ -183,7 +183,7 @@ def over_seeds(results: Sequence[Result], metrics: Sequence[str], by: Sequence[s
 def claim_rows(claims: Sequence[Claim]) -> list[dict[str, str]]:
     """Claims as rows of words: what, who says it, the source's number, ours, its interval and effect, and the verdict.
 
-    >>> row = claim_rows([Claim("a", "RE", "norm", 2.0, Stat(2.0, 0.01, 3))])[0]
+    >>> row = claim_rows([Claim("a", "[kosson2024]", "norm", 2.0, Stat(2.0, 0.01, 3))])[0]
     >>> row["source's"], row["interval"]
     ('2 ± 0.1', '1.909 to 2.091')
     """

@@ -77,7 +77,7 @@ class _Fitting:
         self._rows = rows
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        table = Table(*self._rows[0])
+        table = Table(*map(escape, self._rows[0]))
         for row in self._rows:
             table.add_row(*row.values())
         if Measurement.get(console, options.update_width(10_000), table).minimum <= options.max_width:
@@ -92,7 +92,7 @@ def render_catalogue() -> Table:
     """Every experiment with its source and what it is about."""
     table = Table("experiment", "source", "about")
     for name, experiment in catalogue().items():
-        table.add_row(name, experiment.source, experiment.about)
+        table.add_row(name, escape(experiment.source), escape(experiment.about))
     return table
 
 

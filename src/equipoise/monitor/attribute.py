@@ -1,10 +1,10 @@
 """Forecasts of one measured tensor or neuron, plain and attributed: what the gap between them is made of.
 
 The plain forecast knows the settings alone: a random walk. The attributed one is the same recursion with three things
-that were measured, one after the other (THEORY 2):
+that were measured, one after the other ([theory] 2):
 
     size         C_err(t): how large updates are beside a random walk's (for SGD: gradients too)
-    radial       λ_u(t): the part of the gradient along the weights, as more decay (RE appendix L)
+    radial       λ_u(t): the part of the gradient along the weights, as more decay ([kosson2024] appendix L)
     correlation  what is left of the radial part of the updates: gradients that are correlated over time, and for Adam
                  the part along the weights that dividing by √v makes
 """

@@ -24,7 +24,7 @@ BLOCK_SMALL = 1 << 17
 BLOCK_GPU = 1 << 22
 
 MIXED = 1 << 15
-"""Numbers, zeros included, of a block of small tensors whose rows differ in length: a few calls measure a tiny model."""
+"""Numbers, zeros included, of a block of small tensors whose rows differ in length: few calls measure a tiny model."""
 
 
 Range = tuple[int, int, int, int]
@@ -108,7 +108,7 @@ class Block:
         absent = [place for place, x in there if x is None]
         if absent:
             torch._foreach_zero_(absent)
-        torch._foreach_copy_(*zip(*((place, x) for place, x in there if x is not None), strict=True))
+        torch._foreach_copy_([place for place, x in there if x is not None], [x for _, x in there if x is not None])
         return room
 
     def gather(self, tensors: list[Tensor | None], full: bool, out: Tensor | None = None, copy: bool = False) -> Tensor:

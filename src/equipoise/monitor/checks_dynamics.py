@@ -13,7 +13,6 @@ from equipoise.planner.finding import Finding
 
 Array = NDArray[np.float64]
 
-RE = "Kosson et al., Rotational Equilibrium, arXiv 2305.17212"
 
 # Thresholds, chosen on the part "chosen" of benchmarks/workloads.py; docs/diagnosis.md reports all.
 LAYERS = 6.0
@@ -79,7 +78,7 @@ def check_layers(e: Evidence) -> Iterator[Finding]:
         + (f"; its group's lr is {own[worst]:.3g}× that of most layers" if worst in own else ""),
         f"within {LAYERS:g}× of the median of the layers that the same optimizer trains",
         f"it forgets what it learnt that much {faster} than the others",
-        f"{RE}, section 4",
+        "[kosson2024] section 4",
     )
 
 
@@ -107,7 +106,7 @@ def check_neurons(e: Evidence) -> Iterator[Finding]:
             f"less than {NEURONS:g}×",
             "L2 in Adam's gradient, dead inputs or gradients of very different size do this; a rotational optimizer "
             "turns all neurons alike",
-            f"{RE}, section 4",
+            "[kosson2024] section 4",
         )
 
 
@@ -188,7 +187,7 @@ def check_drift(e: Evidence) -> Iterator[Finding]:
             f"less than {DRIFT:g}: decay and updates in balance after {SETTLED:g}",
             "updates or gradients change in size (see c_err), or the gradient has a part along the weights (see "
             "radial_decay)",
-            f"{RE}, section 3",
+            "[kosson2024] section 3",
         )
 
 
@@ -219,7 +218,7 @@ def check_falls_out(e: Evidence) -> Iterator[Finding]:
             f"above {BEHIND:g}×",
             "usual where lr falls far in a short time; corrected decay (decay='corrected') keeps the norm, and "
             "rotation goes with lr",
-            "AdamC, arXiv 2506.02285",
+            "[defazio2025]",
         )
 
 
@@ -251,7 +250,7 @@ def check_radial(e: Evidence) -> Iterator[Finding]:
             f"{_others(e, worst, off)}",
             f"between {OUTWARDS:g} and {RADIAL:g}: about 0 where the loss does not depend on the norm",
             "its norm follows the loss, not lr and weight decay; λ_e (total_decay) says what acts in place of λ",
-            f"{RE}, appendix L",
+            "[kosson2024] appendix L",
         )
 
 

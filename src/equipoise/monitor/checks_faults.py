@@ -139,7 +139,7 @@ def check_orthogonal(e: Evidence) -> Iterator[Finding]:
             f"the squares of its update's singular values spread by {spread:.2g} about their mean{rest}",
             f"below {ORTHOGONAL:g}; exactly orthogonal is 0",
             "either the iteration ends too early, or the gradient has directions of almost no size, which stay near 0",
-            "Muon appendix: the update is UVᵀ",
+            "[muon-appendix]: the update is UVᵀ",
         )
 
 

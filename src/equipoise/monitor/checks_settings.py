@@ -8,8 +8,6 @@ from equipoise.monitor.evidence import Evidence
 from equipoise.planner.checks_rates import overshoot, short_memory
 from equipoise.planner.finding import Finding
 
-RE = "Kosson et al., Rotational Equilibrium, arXiv 2305.17212"
-
 
 def check_overshoot(e: Evidence) -> Iterator[Finding]:
     """Decay that takes the whole weight or more; named by the layer that has it."""
@@ -43,7 +41,7 @@ def check_decay(e: Evidence) -> Iterator[Finding]:
             + ": the norm grows and the effective learning rate falls as 1/√t",
             "a weight decay above 0 on matrices",
             "a group of its own has no decay, on purpose or by mistake" if decays else "usual in short fine-tuning",
-            "norm note, Weight Decay Controls The Effective Learning Rate",
+            "[norm-note] Weight Decay Controls The Effective Learning Rate",
         )  # fmt: skip
     if gains:
         yield Finding(
@@ -53,7 +51,7 @@ def check_decay(e: Evidence) -> Iterator[Finding]:
             f"gains and biases decay{_more(gains)}",
             "no decay on gains and biases",
             "decay pulls them towards 0, and nothing balances it; equipoise.param_groups leaves them out",
-            f"{RE}, appendix C.2",
+            "[kosson2024] appendix C.2",
         )
     if l2:
         yield Finding(
@@ -63,7 +61,7 @@ def check_decay(e: Evidence) -> Iterator[Finding]:
             f"weight_decay is added to the gradient and divided by √v{_more(l2)}",
             "decoupled decay",
             "neurons rotate at speeds that depend on the size of their gradients; AdamW decays all alike",
-            f"{RE}, appendix I",
+            "[kosson2024] appendix I",
         )
 
 

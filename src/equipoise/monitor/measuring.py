@@ -76,7 +76,7 @@ class Measuring:
         self._afforded = 0
         self._waiting: Step | None = None
         self._kept: dict[int, Kept] = {}
-        self._groups: dict[int, GroupStep] = {}
+        self._groups: dict[int, GroupState] = {}
         self._measured = 0
         self._told: Frame | None = None
 

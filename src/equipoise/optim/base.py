@@ -22,6 +22,7 @@ from equipoise.optim.clock import Clock, count_of, value_of
 from equipoise.optim.fast import Fast
 from equipoise.optim.many import Many
 from equipoise.optim.moves import Move, Piece, direction, turns, varied
+from equipoise.optim.options import SHARED
 from equipoise.optim.rate import check_rate, readable
 from equipoise.optim.rows import all_finite, center_rows, everywhere
 from equipoise.optim.rules import Rule
@@ -30,17 +31,6 @@ from equipoise.theory import Dynamics, _check
 from equipoise.theory.directions import BY_LR_MAX
 
 LOW_PRECISION = (torch.bfloat16, torch.float16)
-SHARED: dict[str, Any] = {
-    "weight_decay": 0.0,
-    "decay": "lr",
-    "lr_max": None,
-    "l2": 0.0,
-    "maximize": False,
-    "foreach": None,
-    "compile": None,
-    "nonfinite": "ignore",
-}
-"""The options that every optimizer takes, besides lr."""
 
 
 @dataclass(frozen=True)
@@ -74,9 +64,9 @@ class RuleOptimizer(Optimizer):
     Args:
         params: parameters or groups.
         defaults: lr and the rule's own options. Those that all optimizers take, and the move's, need not be given.
+            The `angle` of a move that rotates may be a function of the step.
         rule: gradient → direction.
         move: (weight, direction) → weight.
-        angle: for moves that rotate, the rotation as a function of the step.
     """
 
     def __init__(
@@ -86,14 +76,17 @@ class RuleOptimizer(Optimizer):
         *,
         rule: Rule,
         move: Move,
-        angle: Callable[[int], float] | None = None,
     ):
         self.rule, self.move = rule, move
         self.skipped = 0
         """Steps not taken because a gradient was not finite, where `nonfinite="skip"`."""
-        self._angle = angle
+        options = SHARED | move.defaults | defaults
+        angle = options.get("angle")
+        self._angle = angle if callable(angle) else None
+        if self._angle is not None:
+            options["angle"] = _check.number("angle(1)", self._angle(1), low=0, high=1.5)
         self._fresh()
-        super().__init__(listed(params), SHARED | move.defaults | defaults)
+        super().__init__(listed(params), options)
 
     def _fresh(self) -> None:
         """What only speeds steps up, and is made again from the rest."""

@@ -3,28 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, final
+from typing import final
 
 from torch import Tensor
 
 from equipoise.optim.base import RuleOptimizer
 from equipoise.optim.moves import Constrain
-from equipoise.optim.optimizers import Params, adam_options, common
+from equipoise.optim.options import PLAIN_ADAM, DecayKind, Nonfinite, Params, documented, given
 from equipoise.optim.rotate import Hyperball, Rotate
 from equipoise.optim.rules import AdamRule, LionRule, SGDMRule, SignSGDMRule
-from equipoise.theory import _check
 
 Angle = float | Callable[[int], float] | None
 
 
-def _rotation(angle: Angle) -> tuple[dict[str, Any], Callable[[int], float] | None]:
-    """The defaults of `Rotate` with the angle, and the angle's schedule where it is one."""
-    if callable(angle):
-        return Rotate.defaults | {"angle": _check.number("angle(1)", angle(1), low=0, high=1.5)}, angle
-    return Rotate.defaults | {"angle": angle}, None
-
-
 @final
+@documented
 class RotationalSGDM(RuleOptimizer):
     """SGDM's direction, every neuron turned by SGDM's equilibrium rotation from the first step, norms kept.
 
@@ -34,11 +27,10 @@ class RotationalSGDM(RuleOptimizer):
         momentum: α.
         weight_decay: λ; with lr it sets the rotation.
         nesterov: u = g + αm.
-        angle: the rotation itself, or a function of the step, instead.
-        **options: as for `SGDM`, and `granularity` ("neuron", "tensor", or a number of equal parts, as heads),
-            `center`, `track`, `method` ("exact", "small_step"), `reference` ("paper"), `norm`, `speeds`, `rotate`.
+        {rotation}
+        {shared}
 
-    Reference: RE Algorithm 1 and Table 1; `rotate.Rotate` says where we deviate.
+    Reference: [kosson2024] Algorithm 1 and Table 1; `rotate.Rotate` says where we deviate.
     """
 
     def __init__(
@@ -50,14 +42,27 @@ class RotationalSGDM(RuleOptimizer):
         weight_decay: float = 5e-4,
         nesterov: bool = False,
         angle: Angle = None,
-        **options: Any,
+        granularity: str | int = "neuron",
+        center: bool = False,
+        track: float = 0.99,
+        method: str = "exact",
+        reference: str | None = None,
+        norm: float | None = None,
+        speeds: Tensor | None = None,
+        rotate: bool | None = None,
+        decay: DecayKind = "lr",
+        lr_max: float | None = None,
+        l2: float = 0.0,
+        maximize: bool = False,
+        foreach: bool | None = None,
+        compile: bool | None = None,
+        nonfinite: Nonfinite = "ignore",
     ):
-        own, schedule = _rotation(angle)
-        defaults = common(lr, weight_decay, options, momentum=momentum, nesterov=nesterov, **own)
-        super().__init__(params, defaults, rule=SGDMRule(), move=Rotate(), angle=schedule)
+        super().__init__(params, given(locals()), rule=SGDMRule(), move=Rotate())
 
 
 @final
+@documented
 class RotationalAdamW(RuleOptimizer):
     """AdamW's direction, every neuron turned by AdamW's equilibrium rotation from the first step, norms kept.
 
@@ -70,10 +75,10 @@ class RotationalAdamW(RuleOptimizer):
         zero_init: averages start at 0.
         bias_correction: divide them by 1 − β^t.
         nested: average g/√v instead.
-        angle: the rotation itself, or a function of the step, instead.
-        **options: as for `RotationalSGDM`.
+        {rotation}
+        {shared}
 
-    Reference: RE Algorithm 1 and Table 1; `rotate.Rotate` says where we deviate.
+    Reference: [kosson2024] Algorithm 1 and Table 1; `rotate.Rotate` says where we deviate.
 
     >>> import torch
     >>> w = torch.nn.Parameter(torch.eye(2))
@@ -95,17 +100,29 @@ class RotationalAdamW(RuleOptimizer):
         bias_correction: bool = True,
         nested: bool = False,
         angle: Angle = None,
-        **options: Any,
+        granularity: str | int = "neuron",
+        center: bool = False,
+        track: float = 0.99,
+        method: str = "exact",
+        reference: str | None = None,
+        norm: float | None = None,
+        speeds: Tensor | None = None,
+        rotate: bool | None = None,
+        decay: DecayKind = "lr",
+        lr_max: float | None = None,
+        l2: float = 0.0,
+        maximize: bool = False,
+        foreach: bool | None = None,
+        compile: bool | None = None,
+        nonfinite: Nonfinite = "ignore",
     ):
-        own, schedule = _rotation(angle)
-        own |= adam_options(zero_init, bias_correction, nested, betas, eps)
-        defaults = common(lr, weight_decay, options, **own)
-        super().__init__(params, defaults, rule=AdamRule(), move=Rotate(), angle=schedule)
+        super().__init__(params, given(locals()), rule=AdamRule(), move=Rotate())
 
 
 @final
+@documented
 class RotationalAdamL2(RuleOptimizer):
-    """The direction of Adam + L2 at the rotation of AdamW: RE's test of what makes AdamW better.
+    """The direction of Adam + L2 at the rotation of AdamW: [kosson2024]'s test of what makes AdamW better.
 
     Args:
         params: parameters or groups.
@@ -114,10 +131,10 @@ class RotationalAdamL2(RuleOptimizer):
         eps: ε.
         l2: L2 in the gradient, for the direction.
         weight_decay: λ of the AdamW whose rotation is taken.
-        angle: the rotation itself, or a function of the step, instead.
-        **options: as for `RotationalSGDM`.
+        {rotation}
+        {shared}
 
-    Reference: RE section 3, "Adam vs AdamW"; Table 2, last column.
+    Reference: [kosson2024] section 3, "Adam vs AdamW"; Table 2, last column.
     """
 
     def __init__(
@@ -130,15 +147,26 @@ class RotationalAdamL2(RuleOptimizer):
         l2: float = 1e-3,
         weight_decay: float = 0.1,
         angle: Angle = None,
-        **options: Any,
+        granularity: str | int = "neuron",
+        center: bool = False,
+        track: float = 0.99,
+        method: str = "exact",
+        reference: str | None = None,
+        norm: float | None = None,
+        speeds: Tensor | None = None,
+        rotate: bool | None = None,
+        decay: DecayKind = "lr",
+        lr_max: float | None = None,
+        maximize: bool = False,
+        foreach: bool | None = None,
+        compile: bool | None = None,
+        nonfinite: Nonfinite = "ignore",
     ):
-        own, schedule = _rotation(angle)
-        own |= adam_options(True, True, False, betas, eps)
-        defaults = common(lr, weight_decay, {"l2": l2, **options}, **own)
-        super().__init__(params, defaults, rule=AdamRule(), move=Rotate(), angle=schedule)
+        super().__init__(params, PLAIN_ADAM | given(locals()), rule=AdamRule(), move=Rotate())
 
 
 @final
+@documented
 class RotationalLion(RuleOptimizer):
     """Lion's direction at Lion's equilibrium rotation, norms kept.
 
@@ -147,10 +175,10 @@ class RotationalLion(RuleOptimizer):
         lr: learning rate η.
         betas: averaging factors.
         weight_decay: λ; with lr it sets the rotation.
-        angle: the rotation itself, or a function of the step, instead.
-        **options: as for `RotationalSGDM`.
+        {rotation}
+        {shared}
 
-    Reference: RE appendix H, Algorithm 1.
+    Reference: [kosson2024] appendix H, Algorithm 1.
     """
 
     def __init__(
@@ -161,14 +189,27 @@ class RotationalLion(RuleOptimizer):
         betas: tuple[float, float] = (0.9, 0.99),
         weight_decay: float = 1.0,
         angle: Angle = None,
-        **options: Any,
+        granularity: str | int = "neuron",
+        center: bool = False,
+        track: float = 0.99,
+        method: str = "exact",
+        reference: str | None = None,
+        norm: float | None = None,
+        speeds: Tensor | None = None,
+        rotate: bool | None = None,
+        decay: DecayKind = "lr",
+        lr_max: float | None = None,
+        l2: float = 0.0,
+        maximize: bool = False,
+        foreach: bool | None = None,
+        compile: bool | None = None,
+        nonfinite: Nonfinite = "ignore",
     ):
-        own, schedule = _rotation(angle)
-        defaults = common(lr, weight_decay, options, betas=betas, **own)
-        super().__init__(params, defaults, rule=LionRule(), move=Rotate(), angle=schedule)
+        super().__init__(params, given(locals()), rule=LionRule(), move=Rotate())
 
 
 @final
+@documented
 class RotationalSignSGDM(RuleOptimizer):
     """SignSGDM's direction at SignSGDM's equilibrium rotation, norms kept.
 
@@ -177,10 +218,10 @@ class RotationalSignSGDM(RuleOptimizer):
         lr: learning rate η.
         momentum: β.
         weight_decay: λ; with lr it sets the rotation.
-        angle: the rotation itself, or a function of the step, instead.
-        **options: as for `RotationalSGDM`.
+        {rotation}
+        {shared}
 
-    Reference: RE Algorithm 1; THEORY 1.
+    Reference: [kosson2024] Algorithm 1; [theory] 1.
     """
 
     def __init__(
@@ -191,14 +232,27 @@ class RotationalSignSGDM(RuleOptimizer):
         momentum: float = 0.9,
         weight_decay: float = 1.0,
         angle: Angle = None,
-        **options: Any,
+        granularity: str | int = "neuron",
+        center: bool = False,
+        track: float = 0.99,
+        method: str = "exact",
+        reference: str | None = None,
+        norm: float | None = None,
+        speeds: Tensor | None = None,
+        rotate: bool | None = None,
+        decay: DecayKind = "lr",
+        lr_max: float | None = None,
+        l2: float = 0.0,
+        maximize: bool = False,
+        foreach: bool | None = None,
+        compile: bool | None = None,
+        nonfinite: Nonfinite = "ignore",
     ):
-        own, schedule = _rotation(angle)
-        defaults = common(lr, weight_decay, options, momentum=momentum, **own)
-        super().__init__(params, defaults, rule=SignSGDMRule(), move=Rotate(), angle=schedule)
+        super().__init__(params, given(locals()), rule=SignSGDMRule(), move=Rotate())
 
 
 @final
+@documented
 class HyperballAdamW(RuleOptimizer):
     """Adam's direction as a step of relative size lr on the sphere of each tensor; no decay.
 
@@ -209,9 +263,11 @@ class HyperballAdamW(RuleOptimizer):
         betas: averaging factors.
         eps: ε.
         weight_decay: λ of the parameters that do not keep their norm.
-        **options: as for `SGDM`, and `granularity`, `rotate`.
+        granularity: what keeps its norm as one: "tensor", "neuron", or a number of equal parts.
+        rotate: whether parameters keep their norm. Default: those with two dimensions or more.
+        {shared}
 
-    Reference: follow-up of the norm note; THEORY 7.
+    Reference: [wen2026]; [theory] 7.
     """
 
     def __init__(
@@ -222,13 +278,21 @@ class HyperballAdamW(RuleOptimizer):
         betas: tuple[float, float] = (0.9, 0.999),
         eps: float = 1e-8,
         weight_decay: float = 0.0,
-        **options: Any,
+        granularity: str | int = "tensor",
+        rotate: bool | None = None,
+        decay: DecayKind = "lr",
+        lr_max: float | None = None,
+        l2: float = 0.0,
+        maximize: bool = False,
+        foreach: bool | None = None,
+        compile: bool | None = None,
+        nonfinite: Nonfinite = "ignore",
     ):
-        own = adam_options(True, True, False, betas, eps) | Hyperball.defaults
-        super().__init__(params, common(lr, weight_decay, options, **own), rule=AdamRule(), move=Hyperball())
+        super().__init__(params, PLAIN_ADAM | given(locals()), rule=AdamRule(), move=Hyperball())
 
 
 @final
+@documented
 class AdamCPR(RuleOptimizer):
     """Adam whose tensors are held below a bound on their mean square by a multiplier each, instead of weight decay.
 
@@ -242,13 +306,14 @@ class AdamCPR(RuleOptimizer):
         rate: μ, of the multiplier.
         warm_start: the step at which the bound is taken (None: 1000), or for "inflection" the stretch of steps over
             which growth is looked at (None: 200).
-        **options: as for `SGDM`.
+        weight_decay: must be 0; the bound takes its place.
+        rotate: whether parameters are constrained. Default: those with two dimensions or more.
+        {shared}
 
     The defaults are the authors', but lr, which is Adam's 1e-3 here as in their README, and 1e-4 in their code. Their κ
     is of the sum of squares and their μ is divided by the number of weights: the same as ours of the mean square.
 
-    Reference: Franke et al. 2024, Constrained Parameter Regularization, Alg. 1; `moves.Constrain` has the rule for the
-    inflection, and where we deviate.
+    Reference: [franke2024] Alg. 1; `moves.Constrain` has the rule for the inflection, and where we deviate.
     """
 
     def __init__(
@@ -261,8 +326,14 @@ class AdamCPR(RuleOptimizer):
         bound: float | str = "inflection",
         rate: float = 1.0,
         warm_start: int | None = None,
-        **options: Any,
+        weight_decay: float = 0.0,
+        rotate: bool | None = None,
+        decay: DecayKind = "lr",
+        lr_max: float | None = None,
+        l2: float = 0.0,
+        maximize: bool = False,
+        foreach: bool | None = None,
+        compile: bool | None = None,
+        nonfinite: Nonfinite = "ignore",
     ):
-        own = adam_options(True, True, False, betas, eps) | Constrain.defaults
-        own |= {"bound": bound, "rate": rate, "warm_start": warm_start}
-        super().__init__(params, common(lr, 0.0, options, **own), rule=AdamRule(), move=Constrain())
+        super().__init__(params, PLAIN_ADAM | given(locals()), rule=AdamRule(), move=Constrain())

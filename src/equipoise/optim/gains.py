@@ -1,8 +1,8 @@
 """Learnable gains and weight standardisation, as parametrisations that leave the modules what they are.
 
 A rotational optimizer keeps the norm of the weights it turns. Where that norm matters, because no normalisation
-follows, a learnable gain gives the network its size back (RE sections M and O). `fold` makes plain weights of it for
-inference.
+follows, a learnable gain gives the network its size back ([kosson2024] sections M and O). `fold` makes plain weights of
+it for inference.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Gain(_Scaled):
         per: "neuron" or "tensor".
         normalize: divide by the norm; the gain starts at it, and at 1 otherwise.
 
-    Reference: RE section M; normalised: Salimans & Kingma 2016.
+    Reference: [kosson2024] section M; normalised: [salimans2016].
     """
 
     def __init__(self, weight: Tensor, *, dim: int = 0, per: str = "neuron", normalize: bool = False):
@@ -101,7 +101,7 @@ class Standardized(_Scaled):
         dim: the dimension that counts outputs.
         gain: whether there is a learnable g. It starts at the norm of the centred weight.
 
-    Reference: Qiao et al. 2019, Weight Standardization; rows of norm 1 as in Brock et al. 2021, where Qiao's have norm
+    Reference: [qiao2019]; rows of norm 1 as in [brock2021], where Qiao's have norm
     √inputs, which suits only a norm right after it.
     """
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, final
 
 import torch
@@ -14,7 +14,7 @@ from equipoise.optim.base import RuleOptimizer, state_dtype, without_autocast
 from equipoise.optim.checks import with_params
 from equipoise.optim.matrix_rules import DualRule, MuonRule, averaged
 from equipoise.optim.moves import Decay, Move
-from equipoise.optim.optimizers import Params, adam_options, common
+from equipoise.optim.options import PLAIN_ADAM, DecayKind, Nonfinite, Params, documented, given
 from equipoise.optim.rotate import Hyperball, Rotate
 from equipoise.optim.rules import AdamRule, Rule
 from equipoise.theory import _check
@@ -27,25 +27,15 @@ POLAR = ("steps", "accuracy", "lower", "method", "coefficients", "degree", "boun
 class _MuonFamily(RuleOptimizer):
     """Muon for matrices and convolutions, AdamW for everything else, in one optimizer."""
 
-    def __init__(
-        self,
-        params: Params,
-        lr: float | Tensor,
-        weight_decay: float,
-        move: Move,
-        adam: Mapping[str, Any] | None,
-        polar: Mapping[str, Any] | None,
-        options: dict[str, Any],
-        **own: Any,
-    ):
+    def __init__(self, params: Params, options: dict[str, Any], move: Move):
         self._matrix, self._other = MuonRule(), AdamRule()
-        self._adam = ADAM | _options_of("adam", adam)
-        own |= {"polar": _options_of("polar", polar), "muon": None, "split": 1, "flatten": False, "role": None}
-        own |= adam_options(True, True, False, self._adam["betas"], self._adam["eps"])
+        self._adam = ADAM | _options_of("adam", options.pop("adam"))
         for name in self._adam:
             if name not in ("lr", "betas", "eps", "weight_decay", "decay"):
                 raise ValueError(f"adam[{name!r}]: must be lr, betas, eps, weight_decay or decay")
-        super().__init__(params, common(lr, weight_decay, options, **own), rule=self._matrix, move=move)
+        options["polar"] = _options_of("polar", options["polar"])
+        fixed = {"scale": "none", "muon": None, "role": None, "betas": self._adam["betas"], "eps": self._adam["eps"]}
+        super().__init__(params, PLAIN_ADAM | fixed | options, rule=self._matrix, move=move)
 
     def pair(self, group: dict[str, Any]) -> tuple[Rule, Move]:
         """Muon's rule for groups of matrices, Adam's for the others; the move is the same."""
@@ -137,6 +127,7 @@ def _check_muon(group: dict[str, Any]) -> None:
 
 
 @final
+@documented
 class Muon(_MuonFamily):
     """m ← βm + (1−β)g, w ← (1−ηλ)w − η·scale·UVᵀ, UVᵀ the polar factor of m or its Nesterov form; AdamW for the rest.
 
@@ -157,9 +148,11 @@ class Muon(_MuonFamily):
             Products are in float64 for float64, in bfloat16 on CUDA and else in float32, unless `dtype` says otherwise:
             never by what the processor is fast at. One with bfloat16 instructions takes a quarter of the time in it.
         adam: `lr`, `betas`, `eps`, `weight_decay`, `decay` of the AdamW groups; lr 3e-4 and betas (0.9, 0.95) if not.
-        **options: as for `SGDM`.
+        split: equal parts of the rows that are matrices of their own: 3 for fused QKV, or the number of heads.
+        flatten: take a parameter of three dimensions as one matrix, not as a stack of them, as experts are.
+        {shared}
 
-    Reference: Jordan et al. 2024; torch.optim.Muon; Muon appendix.
+    Reference: [jordan2024]; torch.optim.Muon; [muon-appendix].
 
     >>> w = torch.nn.Parameter(torch.zeros(2, 2))
     >>> optimizer = Muon([w], lr=0.1, polar={"accuracy": 1e-4})
@@ -181,13 +174,21 @@ class Muon(_MuonFamily):
         scale: str = "original",
         polar: Mapping[str, Any] | None = None,
         adam: Mapping[str, Any] | None = None,
-        **options: Any,
+        split: int = 1,
+        flatten: bool = False,
+        decay: DecayKind = "lr",
+        lr_max: float | None = None,
+        l2: float = 0.0,
+        maximize: bool = False,
+        foreach: bool | None = None,
+        compile: bool | None = None,
+        nonfinite: Nonfinite = "ignore",
     ):
-        own = {"momentum": momentum, "nesterov": nesterov, "scale": scale}
-        super().__init__(params, lr, weight_decay, Decay(), adam, polar, options, **own)
+        super().__init__(params, given(locals()), Decay())
 
 
 @final
+@documented
 class RotationalMuon(_MuonFamily):
     """Muon's direction at Muon's equilibrium rotation from the first step, norms kept; RotationalAdamW for the rest.
 
@@ -197,12 +198,14 @@ class RotationalMuon(_MuonFamily):
         momentum: β.
         nesterov: orthogonalise βm + (1−β)g instead of m.
         weight_decay: λ.
-        angle: the rotation itself instead.
         polar: as for `Muon`.
         adam: as for `Muon`.
-        **options: as for `RotationalSGDM`.
+        split: as for `Muon`.
+        flatten: as for `Muon`.
+        {rotation}
+        {shared}
 
-    Reference: RE Algorithm 1; THEORY 1, 7.
+    Reference: [kosson2024] Algorithm 1; [theory] 1, 7.
     """
 
     def __init__(
@@ -213,16 +216,32 @@ class RotationalMuon(_MuonFamily):
         momentum: float = 0.95,
         nesterov: bool = True,
         weight_decay: float = 0.1,
-        angle: float | None = None,
         polar: Mapping[str, Any] | None = None,
         adam: Mapping[str, Any] | None = None,
-        **options: Any,
+        split: int = 1,
+        flatten: bool = False,
+        angle: float | Callable[[int], float] | None = None,
+        granularity: str | int = "neuron",
+        center: bool = False,
+        track: float = 0.99,
+        method: str = "exact",
+        reference: str | None = None,
+        norm: float | None = None,
+        speeds: Tensor | None = None,
+        rotate: bool | None = None,
+        decay: DecayKind = "lr",
+        lr_max: float | None = None,
+        l2: float = 0.0,
+        maximize: bool = False,
+        foreach: bool | None = None,
+        compile: bool | None = None,
+        nonfinite: Nonfinite = "ignore",
     ):
-        own = Rotate.defaults | {"momentum": momentum, "nesterov": nesterov, "scale": "none", "angle": angle}
-        super().__init__(params, lr, weight_decay, Rotate(), adam, polar, options, **own)
+        super().__init__(params, given(locals()), Rotate())
 
 
 @final
+@documented
 class HyperballMuon(_MuonFamily):
     """Muon's direction as a step of relative size lr on the sphere of each tensor; HyperballAdamW for the rest.
 
@@ -234,9 +253,13 @@ class HyperballMuon(_MuonFamily):
         weight_decay: λ of the parameters that do not keep their norm.
         polar: as for `Muon`.
         adam: as for `Muon`.
-        **options: as for `HyperballAdamW`.
+        split: as for `Muon`.
+        flatten: as for `Muon`.
+        granularity: what keeps its norm as one: "tensor", "neuron", or a number of equal parts.
+        rotate: whether parameters keep their norm. Default: those with two dimensions or more.
+        {shared}
 
-    Reference: follow-up of the norm note; THEORY 7.
+    Reference: [wen2026]; [theory] 7.
     """
 
     def __init__(
@@ -249,10 +272,19 @@ class HyperballMuon(_MuonFamily):
         weight_decay: float = 0.0,
         polar: Mapping[str, Any] | None = None,
         adam: Mapping[str, Any] | None = None,
-        **options: Any,
+        split: int = 1,
+        flatten: bool = False,
+        granularity: str | int = "tensor",
+        rotate: bool | None = None,
+        decay: DecayKind = "lr",
+        lr_max: float | None = None,
+        l2: float = 0.0,
+        maximize: bool = False,
+        foreach: bool | None = None,
+        compile: bool | None = None,
+        nonfinite: Nonfinite = "ignore",
     ):
-        own = Hyperball.defaults | {"momentum": momentum, "nesterov": nesterov, "scale": "none"}
-        super().__init__(params, lr, weight_decay, Hyperball(), adam, polar, options, **own)
+        super().__init__(params, given(locals()), Hyperball())
 
 
 NORMS = {
@@ -263,10 +295,11 @@ NORMS = {
     "gain": "rms",
     "bias": "rms",
 }
-"""The norm of each role: THEORY 8."""
+"""The norm of each role: [theory] 8."""
 
 
 @final
+@documented
 class SteepestDescent(RuleOptimizer):
     """w_l ← (1−ηλ)w_l − (η/s_l)·dualize_l(x_l), x the averaged gradient, each layer in a norm of its own.
 
@@ -288,9 +321,9 @@ class SteepestDescent(RuleOptimizer):
             else it is iterated to an accuracy of 1e-2, in float32, on singular values down to 3e-3 of their bound:
             ‖dualize(x)‖ is then at most 1.01, and a step at the right sharpness still goes down. `{"method": "svd"}`
             is exact; a norm that is an object made of others is, too.
-        **options: as for `SGDM`.
+        {shared}
 
-    Reference: Muon appendix B.2, C; THEORY 8.
+    Reference: [muon-appendix] B.2, C; [theory] 8.
 
     >>> w = torch.nn.Parameter(torch.zeros(2))
     >>> optimizer = SteepestDescent([w], norm="linf", sharpness=2.0)
@@ -312,12 +345,18 @@ class SteepestDescent(RuleOptimizer):
         weight_decay: float = 0.0,
         layer_scale: float = 1.0,
         polar: Mapping[str, Any] | None = None,
-        **options: Any,
+        decay: DecayKind = "lr",
+        lr_max: float | None = None,
+        l2: float = 0.0,
+        maximize: bool = False,
+        foreach: bool | None = None,
+        compile: bool | None = None,
+        nonfinite: Nonfinite = "ignore",
     ):
+        options = given(locals()) | {"role": None, "polar": _options_of("polar", polar)}
+        del options["sharpness"]  # of the whole optimizer, not of a group
         self.sharpness = None if sharpness is None else _check.number("sharpness", sharpness, low=0, open_low=True)
-        own = {"norm": norm, "momentum": momentum, "nesterov": nesterov, "layer_scale": layer_scale, "role": None}
-        own["polar"] = _options_of("polar", polar)
-        super().__init__(params, common(lr, weight_decay, options, **own), rule=DualRule(), move=Decay())
+        super().__init__(params, options, rule=DualRule(), move=Decay())
         self.register_step_pre_hook(_lr_first)
 
     def __getstate__(self) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from equipoise.theory import Dynamics
 
 
 def averaged(g: Any, m: Any, *, take: float, momentum: float, nesterov: bool) -> Any:
-    """Step: m ← βm + (1−β)g,  x = m;  Nesterov: x = βm + (1−β)g.  Jordan et al. 2024; as torch.optim.Muon."""
+    """m ← βm + (1−β)g,  x = m;  Nesterov: x = βm + (1−β)g.  [jordan2024]; as torch.optim.Muon."""
     m.lerp_(g, take)
     return g.lerp(m, momentum) if nesterov else m
 
@@ -98,7 +98,7 @@ class MuonRule(MatrixRule):
 
 @final
 class DualRule(MatrixRule):
-    """u = dualize(x)/s in the group's norm, x the averaged gradient, s the layer's scale.  THEORY 8."""
+    """u = dualize(x)/s in the group's norm, x the averaged gradient, s the layer's scale.  [theory] 8."""
 
     def __call__(self, g: Any, averages: tuple[Any, ...], numbers: dict[str, Any], group: dict[str, Any]) -> Any:
         x = averaged(g, *averages, nesterov=group["nesterov"], **numbers)

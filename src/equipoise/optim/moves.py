@@ -23,7 +23,7 @@ from equipoise.theory.directions import BY_LR_MAX, decay_share
 
 
 def decayed(w: Any, u: Any, *, lr: Any, left: Any) -> None:
-    """Step: w ← (1−d)w − ηu.  Loshchilov & Hutter 2019."""
+    """w ← (1−d)w − ηu.  [loshchilov2019]."""
     if not isinstance(left, float) or left != 1.0:
         w.mul_(left)
     if isinstance(u, Ratio) and (isinstance(lr, float) or isinstance(w, Traced)):
@@ -33,7 +33,7 @@ def decayed(w: Any, u: Any, *, lr: Any, left: Any) -> None:
 
 
 def cautious(w: Any, u: Any, *, lr: Any, left: Any) -> None:
-    """Step: w ← w − d·w·[u·w ≥ 0] − ηu.  Chen et al. 2025, arXiv 2510.12402."""
+    """w ← w − d·w·[u·w ≥ 0] − ηu.  [chen2025]."""
     if isinstance(u, Ratio):
         u = u.value()
     mask = u.mul(w).sign_().clamp_max_(0.0).add_(1.0)  # 0 where u and w disagree, else 1
@@ -162,7 +162,7 @@ class Constrain(Move):
     stretches of `warm_start` steps: γ = (r − r')/r. From the fourth stretch on, κ ← R(w) at the end of the first with
     γ' > γ > 0.01.
 
-    Reference: Franke et al. 2024, Constrained Parameter Regularization, Alg. 1, thesis 1.1; the averages, the wait and
+    Reference: [franke2024] Alg. 1, [notepad] 1.1; the averages, the wait and
     the least growth are not in the paper, but in the authors' code (pytorch-cpr 0.3.1, the path for many tensors; its
     path for one looks for a bound of 1000 and so never finds an inflection). We deviate in one thing: 2λ ≤ 1, as a step
     beyond would turn the weights' sign.

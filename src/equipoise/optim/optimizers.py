@@ -2,43 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any, final
+from typing import final
 
 from torch import Tensor
 
-from equipoise.optim.base import SHARED, RuleOptimizer
+from equipoise.optim.base import RuleOptimizer
 from equipoise.optim.moves import Decay
+from equipoise.optim.options import DecayKind, Nonfinite, Params, documented, given
 from equipoise.optim.rules import AdamRule, LionRule, NormalizedRule, RMSPropRule, SGDMRule, SignSGDMRule
-
-Params = Iterable[Any]
-
-
-def common(lr: float | Tensor, weight_decay: float, options: dict[str, Any], **own: Any) -> dict[str, Any]:
-    """The options that every optimizer takes, with the optimizer's own."""
-    allowed = SHARED | {"lr": lr, "weight_decay": weight_decay} | own
-    if options.pop("differentiable", False):
-        raise ValueError("differentiable = True: must be False; steps change weights in place")
-    for key, value in options.items():
-        if key not in allowed:
-            raise ValueError(f"{key} = {value!r}: must be left out; this optimizer takes {', '.join(sorted(allowed))}")
-    return allowed | options
-
-
-def adam_options(
-    zero_init: bool, bias_correction: bool, nested: bool, betas: tuple[float, float], eps: float
-) -> dict[str, Any]:
-    """The options of Adam's rule."""
-    return {
-        "betas": betas,
-        "eps": eps,
-        "zero_init": zero_init,
-        "bias_correction": bias_correction,
-        "nested": nested,
-    }
 
 
 @final
+@documented
 class SGDM(RuleOptimizer):
     """SGD with momentum: m ← αm + g, w ← (1−ηλ)w − ηm.
 
@@ -50,10 +25,9 @@ class SGDM(RuleOptimizer):
         momentum: α.
         weight_decay: λ, decoupled.
         nesterov: u = g + αm.
-        **options: `decay` ("lr", "independent", "corrected", "cautious"), `lr_max` (of corrected decay), `l2`,
-            `maximize`, `foreach`, `compile` (None: large groups), `nonfinite` ("ignore", "skip", "error").
+        {shared}
 
-    Reference: RE Eq. 41–42.
+    Reference: [kosson2024] Eq. 41–42.
 
     >>> import torch
     >>> w = torch.nn.Parameter(torch.ones(2))
@@ -71,13 +45,19 @@ class SGDM(RuleOptimizer):
         momentum: float = 0.9,
         weight_decay: float = 0.0,
         nesterov: bool = False,
-        **options: Any,
+        decay: DecayKind = "lr",
+        lr_max: float | None = None,
+        l2: float = 0.0,
+        maximize: bool = False,
+        foreach: bool | None = None,
+        compile: bool | None = None,
+        nonfinite: Nonfinite = "ignore",
     ):
-        defaults = common(lr, weight_decay, options, momentum=momentum, nesterov=nesterov)
-        super().__init__(params, defaults, rule=SGDMRule(), move=Decay())
+        super().__init__(params, given(locals()), rule=SGDMRule(), move=Decay())
 
 
 @final
+@documented
 class RMSProp(RuleOptimizer):
     """v ← αv + (1−α)g², w ← (1−ηλ)w − ηg/(√v + ε).
 
@@ -87,7 +67,7 @@ class RMSProp(RuleOptimizer):
         alpha: averaging factor of v.
         eps: ε.
         weight_decay: λ, decoupled.
-        **options: as for `SGDM`.
+        {shared}
 
     Reference: torch.optim.RMSprop.
     """
@@ -100,15 +80,21 @@ class RMSProp(RuleOptimizer):
         alpha: float = 0.99,
         eps: float = 1e-8,
         weight_decay: float = 0.0,
-        **options: Any,
+        decay: DecayKind = "lr",
+        lr_max: float | None = None,
+        l2: float = 0.0,
+        maximize: bool = False,
+        foreach: bool | None = None,
+        compile: bool | None = None,
+        nonfinite: Nonfinite = "ignore",
     ):
-        defaults = common(lr, weight_decay, options, alpha=alpha, eps=eps)
-        super().__init__(params, defaults, rule=RMSPropRule(), move=Decay())
+        super().__init__(params, given(locals()), rule=RMSPropRule(), move=Decay())
 
 
 @final
+@documented
 class Adam(RuleOptimizer):
-    """Adam with the switches of the thesis; `weight_decay` is decoupled, `l2` is Adam + L2.
+    """Adam with the switches of [notepad]; `weight_decay` is decoupled, `l2` is Adam + L2.
 
     Args:
         params: parameters or groups.
@@ -118,10 +104,10 @@ class Adam(RuleOptimizer):
         weight_decay: λ, decoupled.
         zero_init: averages start at 0; False: at the first gradient and its square.
         bias_correction: divide them by 1 − β^t.
-        nested: average g/√v instead of dividing the average (thesis 3.4).
-        **options: as for `SGDM`.
+        nested: average g/√v instead of dividing the average ([notepad] 3.4).
+        {shared}
 
-    Reference: Kingma & Ba 2015, Alg. 1; thesis ch. 3, 4.
+    Reference: [kingma2015] Alg. 1; [notepad] ch. 3, 4.
     """
 
     def __init__(
@@ -135,13 +121,19 @@ class Adam(RuleOptimizer):
         zero_init: bool = True,
         bias_correction: bool = True,
         nested: bool = False,
-        **options: Any,
+        decay: DecayKind = "lr",
+        lr_max: float | None = None,
+        l2: float = 0.0,
+        maximize: bool = False,
+        foreach: bool | None = None,
+        compile: bool | None = None,
+        nonfinite: Nonfinite = "ignore",
     ):
-        own = adam_options(zero_init, bias_correction, nested, betas, eps)
-        super().__init__(params, common(lr, weight_decay, options, **own), rule=AdamRule(), move=Decay())
+        super().__init__(params, given(locals()), rule=AdamRule(), move=Decay())
 
 
 @final
+@documented
 class AdamW(RuleOptimizer):
     """Adam with decoupled decay, 0.01 by default as in torch; otherwise `Adam`.
 
@@ -154,9 +146,9 @@ class AdamW(RuleOptimizer):
         zero_init: averages start at 0; False: at the first gradient and its square.
         bias_correction: divide them by 1 − β^t.
         nested: average g/√v instead of dividing the average.
-        **options: as for `SGDM`.
+        {shared}
 
-    Reference: Loshchilov & Hutter 2019, Alg. 2; RE Eq. 29–31.
+    Reference: [loshchilov2019], Alg. 2; [kosson2024] Eq. 29–31.
     """
 
     def __init__(
@@ -170,13 +162,19 @@ class AdamW(RuleOptimizer):
         zero_init: bool = True,
         bias_correction: bool = True,
         nested: bool = False,
-        **options: Any,
+        decay: DecayKind = "lr",
+        lr_max: float | None = None,
+        l2: float = 0.0,
+        maximize: bool = False,
+        foreach: bool | None = None,
+        compile: bool | None = None,
+        nonfinite: Nonfinite = "ignore",
     ):
-        own = adam_options(zero_init, bias_correction, nested, betas, eps)
-        super().__init__(params, common(lr, weight_decay, options, **own), rule=AdamRule(), move=Decay())
+        super().__init__(params, given(locals()), rule=AdamRule(), move=Decay())
 
 
 @final
+@documented
 class SignSGDM(RuleOptimizer):
     """m ← βm + (1−β)g, w ← (1−ηλ)w − η sign(m).
 
@@ -185,9 +183,9 @@ class SignSGDM(RuleOptimizer):
         lr: learning rate η.
         momentum: β.
         weight_decay: λ, decoupled.
-        **options: as for `SGDM`.
+        {shared}
 
-    Reference: Bernstein et al. 2018.
+    Reference: [bernstein2018].
     """
 
     def __init__(
@@ -197,13 +195,19 @@ class SignSGDM(RuleOptimizer):
         *,
         momentum: float = 0.9,
         weight_decay: float = 0.0,
-        **options: Any,
+        decay: DecayKind = "lr",
+        lr_max: float | None = None,
+        l2: float = 0.0,
+        maximize: bool = False,
+        foreach: bool | None = None,
+        compile: bool | None = None,
+        nonfinite: Nonfinite = "ignore",
     ):
-        defaults = common(lr, weight_decay, options, momentum=momentum)
-        super().__init__(params, defaults, rule=SignSGDMRule(), move=Decay())
+        super().__init__(params, given(locals()), rule=SignSGDMRule(), move=Decay())
 
 
 @final
+@documented
 class Lion(RuleOptimizer):
     """w ← (1−ηλ)w − η sign(β1m + (1−β1)g), m ← β2m + (1−β2)g.
 
@@ -212,9 +216,9 @@ class Lion(RuleOptimizer):
         lr: learning rate η.
         betas: averaging factors.
         weight_decay: λ, decoupled.
-        **options: as for `SGDM`.
+        {shared}
 
-    Reference: Chen et al. 2023; RE Eq. 52–54.
+    Reference: [chen2023]; [kosson2024] Eq. 52–54.
     """
 
     def __init__(
@@ -224,13 +228,19 @@ class Lion(RuleOptimizer):
         *,
         betas: tuple[float, float] = (0.9, 0.99),
         weight_decay: float = 0.0,
-        **options: Any,
+        decay: DecayKind = "lr",
+        lr_max: float | None = None,
+        l2: float = 0.0,
+        maximize: bool = False,
+        foreach: bool | None = None,
+        compile: bool | None = None,
+        nonfinite: Nonfinite = "ignore",
     ):
-        defaults = common(lr, weight_decay, options, betas=betas)
-        super().__init__(params, defaults, rule=LionRule(), move=Decay())
+        super().__init__(params, given(locals()), rule=LionRule(), move=Decay())
 
 
 @final
+@documented
 class NormalizedGD(RuleOptimizer):
     """w ← (1−ηλ)w − ηg/‖g‖, over each tensor or each neuron.
 
@@ -239,9 +249,9 @@ class NormalizedGD(RuleOptimizer):
         lr: learning rate η.
         weight_decay: λ, decoupled.
         granularity: "tensor" or "neuron".
-        **options: as for `SGDM`.
+        {shared}
 
-    Reference: norm note.
+    Reference: [norm-note].
     """
 
     def __init__(
@@ -251,7 +261,12 @@ class NormalizedGD(RuleOptimizer):
         *,
         weight_decay: float = 0.0,
         granularity: str | int = "tensor",
-        **options: Any,
+        decay: DecayKind = "lr",
+        lr_max: float | None = None,
+        l2: float = 0.0,
+        maximize: bool = False,
+        foreach: bool | None = None,
+        compile: bool | None = None,
+        nonfinite: Nonfinite = "ignore",
     ):
-        defaults = common(lr, weight_decay, options, granularity=granularity)
-        super().__init__(params, defaults, rule=NormalizedRule(), move=Decay())
+        super().__init__(params, given(locals()), rule=NormalizedRule(), move=Decay())

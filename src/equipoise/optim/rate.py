@@ -53,7 +53,7 @@ def known_rate(group: dict[str, Any]) -> float:
 
 
 def add(w: Any, u: Any, by: Any) -> None:
-    """Step: w ← w + by·u. Torch would read an alpha that is a tensor; a compiler does not."""
+    """w ← w + by·u. Torch would read an alpha that is a tensor; a compiler does not."""
     if isinstance(by, Tensor) and not isinstance(w, Traced):
         w.add_(u.mul(by))
     else:

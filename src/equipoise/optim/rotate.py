@@ -48,8 +48,8 @@ NO_DECAY = (
 def on_sphere(rule: Dynamics, group: dict[str, Any]) -> Dynamics:
     """What a rule does whose directions turn rows by the rotation at which lr and weight decay would settle.
 
-    SGDM's decay is taken as torch's, through its momentum (RE Table 1), unless it is of another kind; L2 in Adam's
-    gradient as AdamW's decay.
+    SGDM's decay is taken as torch's, through its momentum ([kosson2024] Table 1), unless it is of another kind; L2 in
+    Adam's gradient as AdamW's decay.
     """
     options = decay_options(group) | {"move": "rotate", "rotate": group["rotate"], "method": group["method"]}
     if rule.optimizer == "sgdm":
@@ -156,7 +156,7 @@ class RowMove(Move):
 
 @final
 class Rotate(RowMove):
-    """Turn every row by η_r on average and keep its norm.  RE Algorithm 1, with the flaws of THEORY 7 mended.
+    """Turn every row by η_r on average and keep its norm.  [kosson2024] Algorithm 1, mended as in [theory] 7.
 
         d ← u − ⟨u,w⟩w/‖w‖²   (if asked: of centred gradients, and centred itself)
         ν ← βν + (1−β)‖d‖²/r_t,    s² = (1−ω)·r_t ν̂ + ω·‖d‖²,    ω = β^{t/4}
@@ -307,7 +307,7 @@ class Rotate(RowMove):
 
 @final
 class Hyperball(RowMove):
-    """x = w − η·u·‖w‖/‖u‖;  w ← x·n/‖x‖: a step of relative size η on the sphere.  Follow-up of the norm note.
+    """x = w − η·u·‖w‖/‖u‖;  w ← x·n/‖x‖: a step of relative size η on the sphere.  [wen2026].
 
     Per tensor by default, no projection and no decay; n is the norm at the first step, so that rounding does not add
     up. The published conversion lr = √(ηλ) leaves out momentum's factor; `theory.stationary(...).rotation` has it. A

@@ -36,19 +36,19 @@ class Ratio:
     scale: Any = 1.0
 
     def value(self) -> Any:
-        """U itself."""
+        """u itself."""
         u = self.top / self.bottom
         return u if isinstance(self.scale, float) and self.scale == 1.0 else u.mul_(self.scale)
 
 
 def sgdm(g: Any, m: Any, *, momentum: float, nesterov: bool) -> Any:
-    """Step: m ← αm + g,  u = m;  Nesterov: u = g + αm.  RE Eq. 41–42; as torch.optim.SGD."""
+    """m ← αm + g,  u = m;  Nesterov: u = g + αm.  [kosson2024] Eq. 41–42; as torch.optim.SGD."""
     m.mul_(momentum).add_(g)
     return g.add(m, alpha=momentum) if nesterov else m
 
 
 def square_average(g: Any, v: Any, *, keep2: float, take2: float) -> None:
-    """Step: v ← βv + (1−β)g².  Where β = 0 nothing is kept, also of a square that was too large for its type."""
+    """v ← βv + (1−β)g².  Where β = 0 nothing is kept, also of a square that was too large for its type."""
     if isinstance(keep2, float) and keep2 == 0.0:
         v.copy_(g).mul_(g)
     else:
@@ -56,16 +56,16 @@ def square_average(g: Any, v: Any, *, keep2: float, take2: float) -> None:
 
 
 def rmsprop(g: Any, v: Any, *, keep2: float, take2: float, eps: float) -> Ratio:
-    """Step: v ← βv + (1−β)g²,  u = g/(√v + ε).  As torch.optim.RMSprop, whose α is β here."""
+    """v ← βv + (1−β)g²,  u = g/(√v + ε).  As torch.optim.RMSprop, whose α is β here."""
     square_average(g, v, keep2=keep2, take2=take2)
     return Ratio(g, v.sqrt().add_(eps))
 
 
 def adam(g: Any, m: Any, v: Any, *, take1: float, keep2: float, take2: float, eps: float, scale: float) -> Ratio:
-    """Step: m ← β1m + (1−β1)g,  v ← β2v + (1−β2)g²,  u = m̂/(√v̂ + ε).  Kingma & Ba 2015, Alg. 1.
+    """m ← β1m + (1−β1)g,  v ← β2v + (1−β2)g²,  u = m̂/(√v̂ + ε).  [kingma2015] Alg. 1.
 
     With m̂ = m/(1−β1^t) and v̂ = v/(1−β2^t), u = ρ(t)·m/(√v + ε√(1−β2^t)), ρ(t) = √(1−β2^t)/(1−β1^t): the same
-    direction, with the correction on scalars: ρ(t) is in `scale`, the root in `eps`.  THEORY 4.
+    direction, with the correction on scalars: ρ(t) is in `scale`, the root in `eps`.  [theory] 4.
     """
     m.lerp_(g, take1)
     square_average(g, v, keep2=keep2, take2=take2)
@@ -75,7 +75,7 @@ def adam(g: Any, m: Any, v: Any, *, take1: float, keep2: float, take2: float, ep
 def adam_nested(
     g: Any, k: Any, v: Any, *, keep1: float, take1: float, keep2: float, take2: float, eps: float, scale: float
 ) -> Any:
-    """Step: v ← β2v + (1−β2)g²,  K ← β1K + (1−β1) g/(√v̂ + ε),  u = K̂.  Thesis 3.4.
+    """v ← β2v + (1−β2)g²,  K ← β1K + (1−β1) g/(√v̂ + ε),  u = K̂.  [notepad] 3.4.
 
     The root of v's correction is in `take1` and `eps`; K's, 1/(1−β1^t), is `scale`.
     """
@@ -85,12 +85,12 @@ def adam_nested(
 
 
 def signsgdm(g: Any, m: Any, *, take1: float) -> Any:
-    """Step: m ← βm + (1−β)g,  u = sign m.  Bernstein et al. 2018, Alg. 2; memory article."""
+    """m ← βm + (1−β)g,  u = sign m.  [bernstein2018] Alg. 2; [memory-article]."""
     return m.lerp_(g, take1).sign()
 
 
 def lion(g: Any, m: Any, *, take1: float, take2: float) -> Any:
-    """U = sign(β1m + (1−β1)g),  m ← β2m + (1−β2)g.  Chen et al. 2023; RE Eq. 52–54."""
+    """u = sign(β1m + (1−β1)g),  m ← β2m + (1−β2)g.  [chen2023]; [kosson2024] Eq. 52–54."""
     u = m.lerp(g, take1).sign_()
     m.lerp_(g, take2)
     return u
@@ -176,7 +176,7 @@ class RMSPropRule(Rule):
 
 @final
 class AdamRule(Rule):
-    """`adam` or `adam_nested` with the group's betas and eps, and the thesis' switches."""
+    """`adam` or `adam_nested` with the group's betas and eps, and [notepad]'s switches."""
 
     state = ("exp_avg", "exp_avg_sq")
 
@@ -242,7 +242,7 @@ class LionRule(Rule):
 
 @final
 class NormalizedRule(Rule):
-    """u = g/‖g‖, over each tensor or each neuron.  Norm note."""
+    """u = g/‖g‖, over each tensor or each neuron.  [norm-note]."""
 
     state = ()
     by_rows = True

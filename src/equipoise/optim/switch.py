@@ -49,7 +49,7 @@ class Switch(Holder):
         at: number of steps that are the first's alone.
         blend: number of steps over which one turns into the other.
 
-    Reference: thesis 3.2, Adam2SGD and SGD2Adam.
+    Reference: [notepad] 3.2, Adam2SGD and SGD2Adam.
 
     >>> w = torch.nn.Parameter(torch.ones(1))
     >>> optimizer = Switch(torch.optim.SGD([w], lr=0.1), torch.optim.SGD([w], lr=0.5), at=1)

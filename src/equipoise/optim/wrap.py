@@ -65,7 +65,7 @@ class Rotational(Holder):
         track: averaging factor of the size of the direction.
         method: "exact" or "small_step", for the default angle.
 
-    Reference: RE Algorithm 1.
+    Reference: [kosson2024] Algorithm 1.
 
     >>> w = torch.nn.Parameter(torch.eye(2))
     >>> optimizer = Rotational(torch.optim.NAdam([w], lr=0.1), angle=0.1)

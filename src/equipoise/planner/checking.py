@@ -8,9 +8,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from equipoise.planner.planning import Plan
 
-WANG = "Wang & Aitchison 2024, arXiv 2405.13698"
-RE = "Kosson et al., Rotational Equilibrium, arXiv 2305.17212"
-SU = "Su, weight decay and learning rate from a moving-average perspective"
 
 TUNED = "none needed in a short run; if the weights were trained before, finetune=True plans for that"
 

@@ -47,7 +47,7 @@ def taken(where: str, share: float, steps: int) -> Iterator[Finding]:
             f"weight decay takes away {share:.0%} of the initial weights over {steps:,} steps",
             f"up to {TAKEN:.0%} in fine-tuning, where the initial weights are what was learnt before",
             "none needed if they should be forgotten; the share is 1 − Π(1 − lr·weight_decay)",
-            "THEORY 3: P, the share of the initial weights left",
+            "[theory] 3: P, the share of the initial weights left",
         )
 
 
@@ -81,5 +81,5 @@ def far_from_start(where: str, evidence: str) -> Finding:
         evidence,
         f"at most {FAR:g}× in fine-tuning: beyond it less than half of ‖w‖² lies along what it began with",
         "none needed if the weights should be learnt anew; the distance grows with lr·√steps",
-        "THEORY 2: E‖w_t − w_0‖² = ‖w_t‖² + (1 − 2P)‖w_0‖²",
+        "[theory] 2: E‖w_t − w_0‖² = ‖w_t‖² + (1 − 2P)‖w_0‖²",
     )

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from equipoise.planner.checking import RE, SU, TUNED, WANG, decaying_groups, group_name
+from equipoise.planner.checking import TUNED, decaying_groups, group_name
 from equipoise.planner.finding import Finding
 from equipoise.planner.setting import Group
 from equipoise.theory import advice, memory
@@ -52,7 +52,7 @@ def overshoot(group: Group, where: str, lost: NDArray[np.float64]) -> Iterator[F
             "weight_decay must be below 1, as it does not depend on lr"
             if group.dynamics.decay == "independent" or not group.lr
             else f"lower lr or weight_decay: at lr = {group.lr:g}, weight_decay must be below {1 / group.lr:.3g}",
-            "THEORY 1: the share that a step keeps must be positive",
+            "[theory] 1: the share that a step keeps must be positive",
         )
 
 
@@ -104,7 +104,7 @@ def check_timescale(plan: Plan) -> Iterator[Finding]:
                 f"{share:.1%} of the initial weights is left after {s.steps:,} steps (decay adds up to {folds:.2g})",
                 "below 5 % where the initial weights shall be forgotten: decay that adds up to 3 or more",
                 said,
-                SU,
+                "[memory-article]",
             )
             if folds < 1 / 3 and not tuning:
                 yield Finding(
@@ -114,7 +114,7 @@ def check_timescale(plan: Plan) -> Iterator[Finding]:
                     f"the timescale is {time:,.0f} steps, {time / s.steps:.1f}× the run",
                     "no more than the run (the number of epochs), where decay shall act",
                     f"decay hardly acts: {said}",
-                    WANG,
+                    "[wang2024]",
                 )
         layers = [t.group for t in s.tensors if t.rotates]
         most = layers.count(i) >= 0.5 * len(layers)
@@ -161,7 +161,7 @@ def short_memory(
         else "batches older than that are forgotten; it is "
         + ("one epoch" if epochs else "a fifth of the run")
         + f" at a weight_decay of {group.weight_decay * time / goal:.2g}",
-        WANG if epochs else SU,
+        "[wang2024]" if epochs else "[memory-article]",
     )
 
 
@@ -174,7 +174,7 @@ def _decay_for(plan: Plan, group: int, factor: float) -> float:
 
 
 def check_power_lines(plan: Plan) -> Iterator[Finding]:
-    """τ far from Power Lines' law, where tokens and parameters are known."""
+    """τ far from [power-lines]'s law, where tokens and parameters are known."""
     s = plan.setting
     if s.tokens_per_sample is None or s.batch_size is None or s.parameters is None:
         return
@@ -217,7 +217,7 @@ def check_transient(plan: Plan) -> Iterator[Finding]:
                 "within the run",
                 "usual in a short run: effective step sizes follow the initial norm, and equilibrium is not reached; a "
                 "rotational optimizer has no transient",
-                f"{RE}, section 3",
+                "[kosson2024] section 3",
             )
 
 
@@ -255,5 +255,5 @@ def fast_start(where: str, rotation: float, step: int) -> Iterator[Finding]:
             f"less than {FAST:g} rad a step",
             f"the initial weights are gone after about {steps:,} such step{'s' if steps > 1 else ''}. With 20 times "
             "the usual lr and no warmup the loss was worse on 2 of 4 workloads, the same or better on 2",
-            f"{RE}, section 3, Need for Learning Rate Warmup",
+            "[kosson2024] section 3, Need for Learning Rate Warmup",
         )

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from equipoise.planner.checking import RE, TUNED, group_name
+from equipoise.planner.checking import TUNED, group_name
 from equipoise.planner.finding import Finding
 from equipoise.theory import bias_factor, first_step
 
@@ -34,7 +34,7 @@ def check_no_decay(plan: Plan) -> Iterator[Finding]:
                 f"weight_decay of about {wanted:.2g} would forget 95 % of the initial weights"
                 if wanted <= MOST_DECAY
                 else TUNED,
-                "norm note, Weight Decay Controls The Effective Learning Rate",
+                "[norm-note] Weight Decay Controls The Effective Learning Rate",
             )
 
 
@@ -52,7 +52,7 @@ def check_decay_on_gains(plan: Plan) -> Iterator[Finding]:
                 f"gains and biases decay with weight_decay = {g.weight_decay:g}",
                 "no decay on gains and biases",
                 "decay pulls them towards 0, and nothing balances it; equipoise.param_groups leaves them out",
-                f"{RE}, appendix C.2",
+                "[kosson2024] appendix C.2",
             )
 
 
@@ -109,7 +109,7 @@ def check_corrected(plan: Plan) -> Iterator[Finding]:
                 f"corrected decay divides by lr_max = {g.dynamics.lr_max:g}, the largest lr is {top:g}",
                 "the same value",
                 f"set lr_max = {top:g}, or leave it out",
-                "AdamC, arXiv 2506.02285",
+                "[defazio2025]",
             )
 
 
@@ -129,7 +129,7 @@ def check_bias_kick(plan: Plan) -> Iterator[Finding]:
                 f"without bias correction the first step is {size:.2g}× as large as with it",
                 "a first step of about lr",
                 "turn bias correction on, or warm up",
-                "thesis ch. 4, the four first steps",
+                "[notepad] ch. 4, the four first steps",
             )
 
 
@@ -150,7 +150,7 @@ def check_bias_warmup(plan: Plan) -> Iterator[Finding]:
                 f"less than 0.9 for {quiet:,} of {s.steps:,} steps",
                 "a short part of the run",
                 f"it is a hidden schedule: choose beta2 below {1 - 10 / s.steps:.4g} or warm up on purpose",
-                "thesis 4.1",
+                "[notepad] 4.1",
             )
 
 
@@ -167,7 +167,7 @@ def check_momentum(plan: Plan) -> Iterator[Finding]:
                 f"decay takes {lost:.3g} a step, momentum averages over 1 − β = {1 - beta:.3g}",
                 "lr·wd far below 1 − β",
                 "lower lr·weight_decay or momentum: weights forget gradients before momentum has delivered them",
-                "THEORY 1: RE's Table 1 is off by tens of per cent here",
+                "[theory] 1: [kosson2024]'s Table 1 is off by tens of per cent here",
             )
 
 
@@ -182,7 +182,7 @@ def check_l2(plan: Plan) -> Iterator[Finding]:
                 "weight_decay is added to the gradient and divided by √v",
                 "decoupled decay",
                 "neurons rotate at speeds that depend on the size of their gradients; AdamW decays all alike",
-                f"{RE}, appendix I",
+                "[kosson2024] appendix I",
             )
 
 
@@ -205,7 +205,7 @@ def check_low_precision(plan: Plan) -> Iterator[Finding]:
                 f"at {share:.0%} of the steps a typical update is below half a unit of {t.tensor.dtype}",
                 f"relative updates above {half:.1g}",
                 f"{cure}: plain rounding loses the update",
-                "THEORY 7: bf16 weights lose small rotations",
+                "[theory] 7: bf16 weights lose small rotations",
             )
         lost = plan.setting.decay_per_step(t.tensor.group)
         if (

@@ -212,7 +212,7 @@ def cosine(steps: int, *, peak: float = 1.0, final: float = 0.0) -> Schedule:
         peak: the value that it starts from.
         final: the value at step T and after.
 
-    Reference: Loshchilov & Hutter 2017, "SGDR", Eq. 5, with the step counted from 1, so that the last is `final`.
+    Reference: [loshchilov2017], Eq. 5, with the step counted from 1, so that the last is `final`.
 
     >>> cosine(2).values().tolist()
     [0.5, 0.0]
@@ -255,7 +255,7 @@ def inverse_sqrt(timescale: float, *, peak: float = 1.0) -> Schedule:
         timescale: τ > 0, in steps; after 3τ steps half of the peak is left.
         peak: the value that it starts from.
 
-    Reference: Vaswani et al. 2017, "Attention is all you need", Eq. 3.
+    Reference: [vaswani2017] Eq. 3.
 
     >>> inverse_sqrt(100)(300)
     0.5

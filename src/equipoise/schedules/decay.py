@@ -43,7 +43,7 @@ def convert_decay(
     Raises:
         ValueError: where lr = 0 at a step that shall decay: there only "independent" can say so.
 
-    Reference: Loshchilov & Hutter 2019 (schedule); Defazio 2025, arXiv 2506.02285 (corrected).
+    Reference: [loshchilov2019] (schedule); [defazio2025] (corrected).
 
     >>> convert_decay(0.1, lr=[1e-3, 5e-4], source="independent").round(6).tolist()
     [100.0, 200.0]

@@ -53,7 +53,7 @@ def equal_memory(*, weight_decay: float, peak: float) -> Schedule:
         weight_decay: λ, decoupled and multiplied by the learning rate as torch does.
         peak: η_1, the first and largest; peak·weight_decay < 1.
 
-    Reference: memory article Eq. 16; THEORY 3.
+    Reference: [memory-article] Eq. 16; [theory] 3.
 
     >>> from equipoise import theory
     >>> c = theory.memory(lr=equal_memory(weight_decay=0.1, peak=0.1).values(1000), weight_decay=0.1).weights
@@ -108,7 +108,7 @@ def equal_memory_tied(steps: int, *, weight_decay: float, peak: float) -> tuple[
     Returns:
         The schedules of the learning rate and of the weight decay.
 
-    Reference: memory article Eq. 17, in the exact form of THEORY 3.
+    Reference: [memory-article] Eq. 17, in the exact form of [theory] 3.
 
     >>> from equipoise import theory
     >>> lr, wd = equal_memory_tied(1000, weight_decay=0.1, peak=0.1)
@@ -132,7 +132,7 @@ def from_weights(weights: ArrayLike, *, weight_decay: ArrayLike | Schedule, lr_f
         weight_decay: a number, one value a step, or a schedule.
         lr_first: η_1.
 
-    Reference: THEORY 3, "Inverse design"; `equipoise.theory.design_lr`.
+    Reference: [theory] 3, "Inverse design"; `equipoise.theory.design_lr`.
 
     >>> from equipoise import theory
     >>> s = from_weights([1, 2, 3], weight_decay=0.1, lr_first=0.5)

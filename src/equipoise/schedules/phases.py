@@ -133,7 +133,7 @@ def cosine_restarts(
         peak: the value that the first cycle starts from.
         final: the value at the last step of each cycle.
 
-    Reference: Loshchilov & Hutter 2017, "SGDR", with the step counted from 1, so that each cycle ends in `final`.
+    Reference: [loshchilov2017], with the step counted from 1, so that each cycle ends in `final`.
 
     >>> cosine_restarts(2, growth=2).values(6).round(3).tolist()
     [0.5, 0.0, 0.854, 0.5, 0.146, 0.0]
@@ -200,7 +200,7 @@ def one_cycle(
         final: the value at step T and after. Default: start/10000.
         anneal: "cosine" or "linear".
 
-    Reference: Smith & Topin 2018, "Super-convergence".
+    Reference: [smith2018].
 
     >>> one_cycle(4, warmup=2, start=0.2, final=0.0).values().round(9).tolist()
     [0.6, 1.0, 0.5, 0.0]
@@ -272,7 +272,7 @@ def wsd(
         final: the value at step T and after.
         tail: "linear", "1-sqrt" or "cosine".
 
-    Reference: Hu et al. 2024, "MiniCPM"; the 1−sqrt tail: Hägele et al. 2024, arXiv 2405.18392.
+    Reference: [hu2024]; the 1−sqrt tail: [hagele2024].
 
     >>> wsd(8, warmup=2, decay=4).values().tolist()
     [0.5, 1.0, 1.0, 1.0, 0.75, 0.5, 0.25, 0.0]

@@ -63,7 +63,7 @@ def variant_rotation(
         coupled: as `theory.stationary` has it: by default L2 in the gradient for SGDM.
         method: "exact" or "small_step".
 
-    Reference: THEORY 7 and 1; RE Table 1 and Algorithm 1.
+    Reference: [theory] 7 and 1; [kosson2024] Table 1 and Algorithm 1.
 
     >>> variant_rotation(1e-3, weight_decay=0.1, steps=2, method="small_step").round(6).tolist()
     [0.003244, 0.003244]
@@ -107,7 +107,7 @@ def rotational_lr(
     Raises:
         ValueError: where a rotation is larger than the variant has at lr·wd = 0.999.
 
-    Reference: THEORY 7; RE, "Scheduling Effects" and "Need for Learning Rate Warmup".
+    Reference: [theory] 7; [kosson2024] "Scheduling Effects" and "Need for Learning Rate Warmup".
 
     >>> s = rotational_lr([0.003244428, 0.001], weight_decay=0.1, method="small_step")
     >>> s.values().round(7).tolist()
@@ -156,7 +156,7 @@ def baseline_lr(
     Raises:
         ValueError: where no learning rate turns the weights so far, naming the first such step.
 
-    Reference: THEORY 2 and 7.
+    Reference: [theory] 2 and 7.
 
     >>> from equipoise import theory
     >>> wanted = variant_rotation(1e-2, weight_decay=0.1, steps=100)

@@ -11,7 +11,7 @@ from math import asin, atan2, pi, sqrt
 
 
 def decayed_share(c):
-    """φ = E[w²; u·w ≥ 0] / E[w²] for jointly Gaussian (u, w) of correlation c.  THEORY 1, cautious decay."""
+    """φ = E[w²; u·w ≥ 0] / E[w²] for jointly Gaussian (u, w) of correlation c.  [theory] 1, cautious decay."""
     return 0.5 + (asin(c) + c * sqrt(1.0 - c * c)) / pi
 
 
@@ -70,7 +70,7 @@ def tied_design(ratio, alpha, first, lr):
     """The lr whose memory has the ratios w_j/w_{j−1} when λ_j = α η_j: αr·η_{j−1}·η² + η − r·η_{j−1} = 0.
 
     Written as 2c/(1 + √(1 + 4αc²)) with c = r·η_{j−1}, which does not cancel.
-    THEORY 3; for ratio 1 it is the exact form of the memory article's Eq. 17.
+    [theory] 3; for ratio 1 it is the exact form of [memory-article]'s Eq. 17.
     """
     lr[0] = first
     for j in range(1, len(lr)):
@@ -100,7 +100,7 @@ def linear_moments(
         tan θ = √(q·e²‖n‖² − e²⟨w,n⟩²) / (aq − e⟨w,n⟩)
 
     The tangent is exact (‖w‖²‖w'‖² − ⟨w,w'⟩² needs no decay term) and keeps its digits at any angle.
-    THEORY 2 tracks u itself, which is the nested variant; here m is tracked and v̂ of the step divides all of it, as
+    [theory] 2 tracks u itself, which is the nested variant; here m is tracked and v̂ of the step divides all of it, as
     Adam does. finite_r and finite_x correct ‖u‖² and ⟨w,u⟩ for a v that fluctuates (`kernels.adam_factors`).
     """
     v = y2 = wy = g_y2 = 0.0  # v̂'s sum, E‖y‖², E⟨w,y⟩, and E‖y‖² of the gradient's part alone
@@ -158,8 +158,8 @@ def elementwise_moments(
     """The same for Adam + L2, where λw enters v and every weight so gets a step size of its own.
 
     The weights are split into classes by their initial size, class j holding a share of all weights and E‖w‖² = q_of[j]
-    (as if all weights were of that class). RE takes one v for all (Eq. 76, "quite rough"), which fails while λ|w| is
-    large beside the gradient: large weights then shrink by η a step, not by a fraction.
+    (as if all weights were of that class). [kosson2024] takes one v for all (Eq. 76, "quite rough"), which fails while
+    λ|w| is large beside the gradient: large weights then shrink by η a step, not by a fraction.
 
     Where λw makes up a share s of v, noise in m is noise in v too, and u ≈ sign(w) does not feel it: to first order in
     the noise ḡ of the two averages u√v = λw + ḡ_m − s·ḡ_v. Both averages must see the same w for this, so s is lowered

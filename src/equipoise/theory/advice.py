@@ -1,4 +1,4 @@
-"""Rules for choosing and moving hyperparameters, each with its source and the range that it was fitted in.  THEORY 9.
+"""Rules for choosing and moving hyperparameters, each with its source and the range that it was fitted in.  [theory] 9.
 
 Rules conflict; none is chosen here. `transfer` applies every rule that speaks to a change and says what it keeps.
 """
@@ -34,37 +34,37 @@ RULES = {
     for rule in (
         Rule(
             "memory-steps",
-            "Su, weight decay and learning rate from a moving-average perspective",
+            "[memory-article]",
             "1/(lr·wd) is proportional to the steps of a single-epoch run, or to one epoch's steps of a longer one",
             "an argument from equal importance of shuffled batches; not fitted to runs",
         ),
         Rule(
             "epoch-timescale",
-            "Wang & Aitchison 2024, arXiv 2405.13698",
+            "[wang2024]",
             "τ_epoch = batch/(lr·wd·data) stays the same, and lies between 1 and the number of epochs",
             "AdamW; ResNet-18 and ViT on CIFAR-10 and ImageNet subsets, NanoGPT on OpenWebText",
         ),
         Rule(
             "power-lines",
-            "Bergsma et al. 2025, Power Lines, arXiv 2505.13738",
+            "[power-lines]",
             "τ = batch/(lr·wd·tokens) ≈ 1.084·TPP^−0.527 (TPP: tokens per parameter); at fixed τ, wd ∝ batch",
             "muP GPT-2-like models of 111M to 3.3B parameters, 10 % warmup, linear to 0, below the critical batch",
         ),
         Rule(
             "width-product",
-            "Kosson et al. 2025, Weight Decay may matter more than muP, arXiv 2510.19093",
+            "[kosson2025]",
             "keep lr·wd constant across width: lr ∝ 1/width on hidden matrices (muP), wd ∝ width (independent decay)",
             "LLaMA-style transformers and ResNets trained with AdamW",
         ),
         Rule(
             "width-root",
-            "Fan et al. 2025, Robust Layerwise Scaling Rules by Proper Weight Decay Tuning, arXiv 2510.15262",
+            "[fan2025]",
             "lr ∝ 1/width, wd ∝ √width on hidden matrices (conflicts with width-product)",
             "LLaMA-style transformers trained with AdamW; top singular value ∝ √(lr/wd)·width^0.75 is an observed fit",
         ),
         Rule(
             "complete-p",
-            "Mlodozeniec et al. 2025, Completed Hyperparameter Transfer, arXiv 2512.22382",
+            "[mlodozeniec2025]",
             "with κ = batch ratio / data ratio: lr and wd × √κ, 1 − β × κ, eps / √κ",
             "AdamW transformers of 50M to 7B parameters, from the limit of small steps",
         ),
@@ -137,7 +137,7 @@ def lr_for(steps: float, *, weight_decay: float) -> float:
 
 
 def power_lines_timescale(tokens: float, parameters: float) -> float:
-    """τ = B/(ηλD) that Power Lines recommends: 1.084·TPP^−0.527, as a share of the run.
+    """τ = B/(ηλD) that [power-lines] recommends: 1.084·TPP^−0.527, as a share of the run.
 
     >>> round(power_lines_timescale(20e9, 1e9), 3)
     0.224

@@ -1,4 +1,4 @@
-"""Adam's bias correction as a learning-rate schedule, and its first steps.  THEORY 4; thesis ch. 4."""
+"""Adam's bias correction as a learning-rate schedule, and its first steps.  [theory] 4; [notepad] ch. 4."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def bias_factor(t: ArrayLike, betas: tuple[float, float] = (0.9, 0.999)) -> Arra
     m̂/(√v̂ + ε) = ρ(t)·m/(√v + ε√(1−β2^t)) exactly, so Adam without bias correction, with lr·ρ(t) and ε·√(1−β2^t),
     is Adam. It is not a steady warmup: for (.9, .999) it falls from .316 to .152 at step 12 and then rises.
 
-    Reference: THEORY 4; thesis 4.1 (which leaves ε out).
+    Reference: [theory] 4; [notepad] 4.1 (which leaves ε out).
 
     >>> bias_factor([1, 12]).round(3)
     array([0.316, 0.152])
@@ -39,7 +39,7 @@ def bias_slope(t: ArrayLike, betas: tuple[float, float] = (0.9, 0.999)) -> Array
 
     so ρ rises iff β2^t ln β2/(2(1−β2^t)) < β1^t ln β1/(1−β1^t).
 
-    Reference: THEORY 4; thesis 4.1.
+    Reference: [theory] 4; [notepad] 4.1.
 
     >>> bool(bias_slope(5) < 0), bool(bias_slope(50) > 0)
     (True, True)
@@ -52,7 +52,7 @@ def bias_slope(t: ArrayLike, betas: tuple[float, float] = (0.9, 0.999)) -> Array
 def bias_turning_point(betas: tuple[float, float] = (0.9, 0.999)) -> float | None:
     """The real t ≥ 1 at which ρ(t) is smallest, or None where it only rises or only falls from the first step on.
 
-    Reference: THEORY 4.
+    Reference: [theory] 4.
 
     >>> round(bias_turning_point((0.9, 0.999)), 1)
     12.0
@@ -84,7 +84,7 @@ def first_step(
     | moments start at zero | 1 | (1−β1)/√(1−β2) |
     | moments start at g, g² | √(1−β2)/(1−β1) | 1 |
 
-    Reference: THEORY 4; thesis ch. 4, "Bias Correction isn't the End of the Story".
+    Reference: [theory] 4; [notepad] ch. 4, "Bias Correction isn't the End of the Story".
 
     >>> round(first_step((0.9, 0.999), bias_correction=False), 4)
     3.1623

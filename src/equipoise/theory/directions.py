@@ -190,7 +190,7 @@ def kept_share(lr: Array, weight_decay: Array, *, decay: str = "lr", lr_max: flo
 def autocorrelation(u: Direction, kept: float = 1.0) -> Array:
     """R(k) for k = 0, 1, … as far as it matters; for SGDM per unit of squared gradient norm.
 
-    Reference: the table of THEORY 1.
+    Reference: the table of [theory] 1.
 
     >>> autocorrelation(direction("signsgdm", size=3, momentum=0.0))
     array([3., 0.])
@@ -208,7 +208,7 @@ def autocorrelation(u: Direction, kept: float = 1.0) -> Array:
 
 
 def started_square(u: Direction, t: int, *, corrected: bool, zero_init: bool = True) -> float:
-    """r_t: E‖u_t‖² of averages that began t steps ago, up to a factor that does not depend on t.  THEORY 7.
+    """r_t: E‖u_t‖² of averages that began t steps ago, up to a factor that does not depend on t.  [theory] 7.
 
         averages that begin empty    A² + B²(1 − p^{2(t−1)})/(1 − p²)   of the filter; Adam: / (1−β1^t)², or / (1−β2^t)
         from the first gradient      β1^{2(t−1)} + (1−β1)²(1 − β1^{2(t−1)})/(1 − β1²);   v is full from the start

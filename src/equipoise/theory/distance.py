@@ -1,4 +1,4 @@
-"""How far weights go from where they began: what fine-tuning is about.  THEORY 2, 3 and 5.
+"""How far weights go from where they began: what fine-tuning is about.  [theory] 2, 3 and 5.
 
 w_T = P·w_0 − Σ_j c_j u_j, so that the distance has two parts: what decay takes of w_0, and what updates add. How far
 updates add up depends on the gradients. Fresh noise at each step is a random walk and adds up to the least; gradients
@@ -28,7 +28,7 @@ def distance(forecast: Forecast, *, kept: ArrayLike | None = None) -> Array:
         kept: a_t, the share that a step's decay keeps, where it is not `forecast.kept`: L2 that goes through momentum
             takes 1/(1−α) times as much. What Adam makes of L2 is not known.
 
-    Reference: THEORY 2 and 3. Without decay and momentum it is η√(t·E‖u‖²).
+    Reference: [theory] 2 and 3. Without decay and momentum it is η√(t·E‖u‖²).
 
     >>> from equipoise.theory import forecast
     >>> f = forecast("signsgdm", lr=1e-3, weight_decay=0.0, steps=100, size=400, init_norm=1.0, momentum=0.0)

@@ -13,7 +13,7 @@ def gaussian_kl(mean_p: ArrayLike, cov_p: ArrayLike, mean_q: ArrayLike, cov_q: A
 
     Through Cholesky factors, so that no determinant over- or underflows.
 
-    Reference: thesis, end of ch. 5.
+    Reference: [notepad] end of ch. 5.
 
     >>> round(gaussian_kl([0.0], [[1.0]], [1.0], [[1.0]]), 12)
     0.5

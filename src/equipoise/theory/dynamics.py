@@ -54,8 +54,8 @@ def matrix_scale(rows: int, columns: int, rule: str) -> float:
     """What UVᵀ of a rows × columns matrix is multiplied by.
 
     "original" √max(1, rows/columns), of Muon's authors and torch; "adam" 0.2·√max(rows, columns), which gives the
-    update Adam's RMS (Liu et al. 2025, arXiv 2502.16982); "spectral" √(rows/columns), dualize of the RMS→RMS norm
-    (THEORY 8).
+    update Adam's RMS ([liu2025]); "spectral" √(rows/columns), dualize of the RMS→RMS norm
+    ([theory] 8).
 
     Args:
         rows: outputs.
@@ -248,7 +248,7 @@ class Dynamics:
         return float(autocorrelation(self.direction(shape))[0]) * self.scale_of(shape) ** 2
 
     def expected_square(self, t: int) -> float:
-        """r_t: E‖u_t‖² of averages that began t steps ago, up to a factor that does not depend on t.  THEORY 7.
+        """r_t: E‖u_t‖² of averages that began t steps ago, up to a factor that does not depend on t.  [theory] 7.
 
         >>> round(Dynamics("adamw").expected_square(1), 9)
         1.0
@@ -262,7 +262,7 @@ class Dynamics:
     def growth(self, t: int) -> float:
         """E‖u_t‖² of averages that began t steps ago over that of old ones, β2's fluctuation included.
 
-        That fluctuation (THEORY 1) comes with 1 − β2^t: within 1 % of a simulated walk for β2 from .9 to .999.
+        That fluctuation ([theory] 1) comes with 1 − β2^t: within 1 % of a simulated walk for β2 from .9 to .999.
         """
         f = _fluctuation(self)
         return self.expected_square(t) / _old_square(self) * (1 + (f - 1) * (1 - self.betas[1] ** t)) / f
@@ -290,8 +290,8 @@ class Dynamics:
     def decay_share(self, lr: Any, weight_decay: Any) -> Any:
         """The share of the weights that a step's decay takes in the long run, 1 or more included.
 
-        L2 that goes through SGD's momentum takes ηλ/(1−α) to first order (RE Eq. 44), and ηλ where there is none.
-        What Adam makes of L2 depends on the gradients: it is counted as ηλ.
+        L2 that goes through SGD's momentum takes ηλ/(1−α) to first order ([kosson2024] Eq. 44), and ηλ where there is
+        none. What Adam makes of L2 depends on the gradients: it is counted as ηλ.
 
         Args:
             lr: η, a number or one a step.
@@ -330,7 +330,7 @@ class Dynamics:
             lr: learning rate η.
             weight_decay: λ. With 0 there is no equilibrium: the norm is infinite and the rotation 0.
             grad_norm: g̃, root mean square gradient norm at unit weight norm. SGDM's norm and Adam+L2 depend on it.
-            method: "exact", or "small_step" for RE's Table 1. Default: that of the dynamics.
+            method: "exact", or "small_step" for [kosson2024]'s Table 1. Default: that of the dynamics.
         """
         return _settled(self, shape, lr, weight_decay, grad_norm, self.method if method is None else method)
 
@@ -376,8 +376,8 @@ class Dynamics:
             steps: number of steps; may be left out where an array tells it.
             grad_norm: g̃, root mean square gradient norm at unit weight norm (of a scale-invariant weight).
             scale_invariant: gradients shrink as 1/‖w‖; False for a gradient of fixed size.
-            radial: λ_u = E⟨u,w⟩/‖w‖², measured radial part of the direction, which acts as more decay (RE appendix L).
-                Where decay is coupled it is the gradient's, and goes through momentum as L2 does.
+            radial: λ_u = E⟨u,w⟩/‖w‖², measured radial part of the direction, which acts as more decay ([kosson2024]
+                appendix L). Where decay is coupled it is the gradient's, and goes through momentum as L2 does.
             drift: more decay that does not go through momentum, whether decay is coupled or not; not for "adam_l2".
             size: C_err = measured E‖u‖² over the random walk's.
         """
@@ -547,7 +547,7 @@ def stationary(
         nesterov: Nesterov momentum, for SGDM and Muon.
         grad_norm: g̃, root mean square gradient norm at unit weight norm. SGDM's norm and Adam+L2 depend on it.
         decay: one of `DECAYS`. Cautious decay is within 5 % up to ηλ = 5(1−β) and not to be trusted far beyond.
-        method: "exact", or "small_step" for RE's Table 1.
+        method: "exact", or "small_step" for [kosson2024]'s Table 1.
         coupled: L2 in the gradient instead of decoupled decay. Default: for "adam_l2", and for "sgdm" as torch does.
         lr_max: the η_max of corrected decay. Default: `lr`.
 
@@ -556,8 +556,8 @@ def stationary(
 
     The same of an optimizer that is there, or of several tensors: `Dynamics.stationary`. The equations: `walk.settle`.
 
-    Reference: THEORY 1; RE Table 1, Eq. 37, 40 (AdamW), 47, 51 (SGDM), 70–72 (Lion), 84, 87 (Adam+L2). RE's formulas
-    are the limit of small steps: at ηλ = 0.05 its AdamW norm is 16 % too large for β1 = 0.9.
+    Reference: [theory] 1; [kosson2024] Table 1, Eq. 37, 40 (AdamW), 47, 51 (SGDM), 70–72 (Lion), 84, 87 (Adam+L2).
+    [kosson2024]'s formulas are the limit of small steps: at ηλ = 0.05 its AdamW norm is 16 % too large for β1 = 0.9.
 
     >>> s = stationary("adamw", lr=1e-3, weight_decay=0.1, size=4096, method="small_step")
     >>> f"{s.norm / 64:.4f} {s.rotation:.3e}"
@@ -609,8 +609,8 @@ def forecast(
         lr_max: the η_max of corrected decay. Default: the largest lr.
         bias_correction: of Adam's averages. Default: as torch, yes for Adam and no for RMSProp.
         scale_invariant: gradients shrink as 1/‖w‖; False for a gradient of fixed size.
-        radial: λ_u = E⟨u,w⟩/‖w‖², measured radial part of the direction, which acts as more decay (RE appendix L).
-            Where decay is coupled it is the gradient's, and goes through momentum as L2 does.
+        radial: λ_u = E⟨u,w⟩/‖w‖², measured radial part of the direction, which acts as more decay ([kosson2024]
+            appendix L). Where decay is coupled it is the gradient's, and goes through momentum as L2 does.
         drift: more decay that does not go through momentum, whether decay is coupled or not; not for "adam_l2".
         scale: C_err = measured E‖u‖² over the random walk's.
 
@@ -619,7 +619,8 @@ def forecast(
 
     The same of an optimizer that is there: `Dynamics.forecast`. The equations: `trajectory.follow`.
 
-    Reference: THEORY 2. The norm note's and RE Eq. 36's geometric relaxation are special cases without momentum.
+    Reference: [theory] 2. [norm-note]'s and [kosson2024] Eq. 36's geometric relaxation are special cases without
+    momentum.
 
     >>> from equipoise.theory import stationary
     >>> f = forecast("lion", lr=1e-2, weight_decay=0.1, steps=5000, size=512, init_norm=1.0)

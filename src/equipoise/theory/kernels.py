@@ -1,4 +1,4 @@
-"""How an update direction resembles its own past: the autocorrelations R(k) of THEORY 1.
+"""How an update direction resembles its own past: the autocorrelations R(k) of [theory] 1.
 
 Every optimizer averages gradients with a filter and then bends the average: not at all (SGDM), by 1/√v (Adam), by the
 sign (SignSGDM, Lion), by the matrix sign (Muon). The filter gives the correlation ρ(k) of the averages, the bend turns
@@ -40,7 +40,7 @@ class Filter:
 
     @staticmethod
     def lion(beta1: float, beta2: float) -> Filter:
-        """h_0 = 1−β1, h_j = β1(1−β2)β2^{j−1}.  RE Eq. 52–55."""
+        """h_0 = 1−β1, h_j = β1(1−β2)β2^{j−1}.  [kosson2024] Eq. 52–55."""
         return Filter(1 - beta1, beta1 * (1 - beta2), beta2)
 
     @property
@@ -93,7 +93,7 @@ def _expand(f: Callable[[Array], Array]) -> Kernel:
 
 @functools.cache
 def sign_kernel() -> Kernel:
-    """f(ρ) = (2/π) arcsin ρ, the Gaussian orthant law.  THEORY 1; RE models only its slope at 0 (Eq. 63–64).
+    """f(ρ) = (2/π) arcsin ρ, the Gaussian orthant law.  [theory] 1; [kosson2024] Eq. 63–64 has only its slope at 0.
 
     >>> round(float(sign_kernel()(0.5)), 6)
     0.333333
@@ -111,7 +111,7 @@ CLASSIC = (3.4445, -4.775, 2.0315)
 
 
 def matrix_sign_kernel(rows: int, columns: int, newton_schulz: int = 0) -> tuple[Kernel, float]:
-    """f(ρ) of the matrix sign UVᵀ for Gaussian rows × columns matrices, and its mean square singular value.  THEORY 1.
+    """f(ρ) of the matrix sign UVᵀ for Gaussian rows × columns matrices, and its mean square σ.  [theory] 1.
 
     No closed form is known. f depends on ρ, the aspect ratio and, weakly, the size, so it is measured once for a
     matrix of the same aspect with at most 48 rows (0.5 % at larger sizes), by a seeded Monte Carlo estimate:
@@ -184,7 +184,7 @@ def adam_factors(beta1: float, beta2: float, lags: int) -> Array:
         R(k) = (1−β1)² Σ_j β1^{2j+k} E[z_j² / √(v_t v_{t+k})],
                E[z_j² / √(v_t v_{t+k})] ≈ √(I_j I_{j+k}) · exp(−(1−β2)(1−β2^k) / (2(1+β2)))
 
-    the last as if log v were Gaussian, which is within 0.3 % for β2 ≥ 0.9 (measured).  THEORY 1, "Finite β2".
+    the last as if log v were Gaussian, which is within 0.3 % for β2 ≥ 0.9 (measured).  [theory] 1, "Finite β2".
 
     >>> float(adam_factors(0.0, 0.999, 1)[0].round(4))
     0.999

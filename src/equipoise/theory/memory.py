@@ -1,4 +1,4 @@
-"""What each batch contributes to the final weights, and schedules from wanted contributions.  THEORY 3 and 5.
+"""What each batch contributes to the final weights, and schedules from wanted contributions.  [theory] 3 and 5.
 
 A decoupled step w_t = a_t w_{t−1} − η_t u_t unrolls to w_T = P·w_0 − Σ_j c_j u_j. The contributions c_j say how long a
 batch is remembered; lr and weight decay can be chosen so that they follow any wanted profile.
@@ -113,8 +113,8 @@ def memory(
         lr_max: the η_max of corrected decay. Default: the largest lr.
         kept: a_t themselves, instead of `decay`.
 
-    Reference: THEORY 3; memory article Eq. 4, 6, 9, 11. The article's e^{−κ} approximates the products and overflows
-    in long runs; the products themselves are taken here. With constant weight decay λ Σ c_j = 1 − P.
+    Reference: [theory] 3; [memory-article] Eq. 4, 6, 9, 11. The article's e^{−κ} approximates the products and
+    overflows in long runs; the products themselves are taken here. With constant weight decay λ Σ c_j = 1 − P.
 
     >>> m = memory(lr=3e-3, weight_decay=0.1, steps=1000)
     >>> f"{m.init_share:.10f} {m.period:.1f}"
@@ -160,14 +160,14 @@ def design_lr(weights: ArrayLike, *, weight_decay: ArrayLike, lr_first: float) -
 
         η_j = w_j / (w_1/η_1 + Σ_{i=2..j} λ_i w_i)
 
-    Always possible. Uniform weights and constant λ give the memory article's Eq. 16, 1/η_j = 1/η_{j−1} + λ, exactly.
+    Always possible. Uniform weights and constant λ give [memory-article]'s Eq. 16, 1/η_j = 1/η_{j−1} + λ, exactly.
 
     Args:
         weights: wanted contribution of each step, > 0; only ratios matter.
         weight_decay: a number or one a step (the first one has no influence on the ratios).
         lr_first: η_1.
 
-    Reference: THEORY 3, "Inverse design".
+    Reference: [theory] 3, "Inverse design".
 
     >>> lr = design_lr([1.0] * 4, weight_decay=0.5, lr_first=1.0)
     >>> [round(1 / x, 12) for x in lr.tolist()]
@@ -185,13 +185,14 @@ def design_lr(weights: ArrayLike, *, weight_decay: ArrayLike, lr_first: float) -
 def design_lr_tied(weights: ArrayLike, *, lr_first: float, weight_decay_first: float) -> tuple[Array, Array]:
     """Learning rates and weight decays with λ_j = αη_j whose memory is proportional to `weights`.
 
-    α = λ_1/η_1 keeps λ/η, and so the equilibrium norm, constant. Uniform weights give the exact form of the memory
-    article's Eq. 17, η_j = (−1 + √(1 + 4αη²_{j−1}))/(2αη_{j−1}); the printed one spreads by 0.23 % at λη = .01.
+    α = λ_1/η_1 keeps λ/η, and so the equilibrium norm, constant. Uniform weights give the exact form of
+    [memory-article]'s Eq. 17, η_j = (−1 + √(1 + 4αη²_{j−1}))/(2αη_{j−1}); the printed one spreads by 0.23 % at λη =
+    .01.
 
     Returns:
         The learning rates and the weight decays.
 
-    Reference: THEORY 3.
+    Reference: [theory] 3.
 
     >>> lr, wd = design_lr_tied([1.0, 1.0, 1.0], lr_first=0.1, weight_decay_first=0.1)
     >>> m = memory(lr=lr, weight_decay=wd)
@@ -223,7 +224,7 @@ def design_weight_decay(weights: ArrayLike, *, lr: ArrayLike, first: float = 0.0
         ValueError: where a negative weight decay would be needed: decay can only make the past count less, so
             w_j/η_j must not fall. The message names the first such step and what would do.
 
-    Reference: THEORY 3, "Inverse design".
+    Reference: [theory] 3, "Inverse design".
 
     >>> design_weight_decay([1.0, 2.0, 4.0], lr=1.0)
     array([0. , 0.5, 0.5])
@@ -253,8 +254,8 @@ def unroll(init: ArrayLike, updates: ArrayLike, *, lr: ArrayLike, weight_decay: 
         lr: learning rate, a number or one a step.
         weight_decay: weight decay, a number or one a step.
 
-    Reference: THEORY 5; thesis, "A closed form for weight decay updates", whose printed indices are wrong: the factor
-    of s_j is η_j Π_{i>j} a_i.
+    Reference: [theory] 5; [notepad] "A closed form for weight decay updates", whose printed indices are wrong: the
+    factor of s_j is η_j Π_{i>j} a_i.
 
     >>> unroll([1.0], [[1.0], [0.0]], lr=0.5, weight_decay=1.0)
     array([0.])
@@ -281,7 +282,7 @@ def travel_bound(
         weight_decay: weight decay, a number or one a step.
         kept: the share of the weights that each step's decay keeps, instead of 1 − lr·weight_decay.
 
-    Reference: THEORY 5; the thesis drops the first term because E[w_0] = 0, but E‖w_0‖ is not.
+    Reference: [theory] 5; [notepad] drops the first term because E[w_0] = 0, but E‖w_0‖ is not.
 
     >>> travel_bound(1.0, [1.0, 1.0], lr=0.5, weight_decay=1.0)
     1.5

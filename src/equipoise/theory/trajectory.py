@@ -1,4 +1,4 @@
-"""Norm, rotation and update size at every step of a run, for any schedules.  THEORY 2 and 6.
+"""Norm, rotation and update size at every step of a run, for any schedules.  [theory] 2 and 6.
 
 A few scalars, the second moments of the weights and of the optimizer's average, follow the run step by step through
 warmup, decay and transients. Time is linear in the steps: a million AdamW steps take a few hundredths of a second.
@@ -47,7 +47,7 @@ class Forecast:
 
     @cached_property
     def effective_lr(self) -> Array:
-        """η_eff = ‖update‖ / ‖w before the step‖: the step's size on the normalised weights.  Norm note."""
+        """η_eff = ‖update‖ / ‖w before the step‖: the step's size on the normalised weights.  [norm-note]."""
         return self.update / np.concatenate([[self.init_norm], self.norm[:-1]])
 
     @cached_property
@@ -139,7 +139,7 @@ def norm_budget(*, norm: float, update_norm: float, inner: float, lr: float, kep
         lr: η.
         kept: a, the share of the weights that decay keeps.
 
-    Reference: THEORY 2, "norm budget".
+    Reference: [theory] 2, "norm budget".
 
     >>> norm_budget(norm=2.0, update_norm=1.0, inner=0.0, lr=1.0, kept=0.5)
     (-3.0, 1.0, -0.0)
@@ -154,7 +154,7 @@ def rotation_angle(*, norm: ArrayLike, change_norm: ArrayLike, radial: ArrayLike
 
     An arc cosine loses all digits below 1e-2 rad in single precision; this keeps three at 1e-6 rad.
 
-    Reference: THEORY 6.
+    Reference: [theory] 6.
 
     >>> float(rotation_angle(norm=1.0, change_norm=1.0, radial=0.0)) * 4 / np.pi
     1.0

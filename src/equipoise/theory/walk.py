@@ -1,8 +1,8 @@
-"""Stationary norm and rotation of every optimizer in a random walk.  THEORY 1; RE Table 1 and appendices E–I.
+"""Stationary norm and rotation of every optimizer in a random walk.  [theory] 1; [kosson2024] Table 1, appendices E–I.
 
 In a random walk each gradient is fresh noise. Decay pulls the weights in, updates push them out, and the norm settles
 where the two balance; the rotation per step settles with it. `method="exact"` solves the second moments at any step
-size; `method="small_step"` gives RE's Table 1, its limit for ηλ ≪ 1 − β1.
+size; `method="small_step"` gives [kosson2024]'s Table 1, its limit for ηλ ≪ 1 − β1.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ def _balance_cautious(u: Direction, R: Array, a: float, eta: float) -> tuple[flo
 
 
 def _coupled(u: Direction, eta: float, lam: float, g2: float) -> Stationary:
-    """Fixed point of the moments of w and y with h = g + λw.  THEORY 1; RE G, I are its small-step limits."""
+    """Fixed point of the moments of w and y with h = g + λw.  [theory] 1; small-step limits: [kosson2024] G, I."""
     if lam == 0 or eta == 0:
         return Stationary(norm=math.inf, rotation=0.0, update=0.0)
 
@@ -149,11 +149,11 @@ def _coupled_small_step(u: Direction, eta: float, lam: float, g2: float) -> Stat
     if lam == 0 or eta == 0:
         return Stationary(norm=math.inf, rotation=0.0, update=0.0)
     taps = u.filter
-    if not u.adaptive:  # RE Eq. 47, 51 and Table 1, where taps.gain = 1/(1−α) and taps.power = 1/(1−α²)
+    if not u.adaptive:  # [kosson2024] Eq. 47, 51 and Table 1, where taps.gain = 1/(1−α) and taps.power = 1/(1−α²)
         norm = (eta * g2 * taps.gain / (2 * lam)) ** 0.25
         update = eta * math.sqrt(g2 * taps.power) / norm
         return Stationary(norm, update / norm, update)
-    # RE Eq. 84: 4λ²q³ − Cη²λ²q² − Cη²g̃² = 0, one positive root; Eq. 87.
+    # [kosson2024] Eq. 84: 4λ²q³ − Cη²λ²q² − Cη²g̃² = 0, one positive root; Eq. 87.
     C = u.size
     roots = np.roots([4 * lam**2, -C * eta**2 * lam**2, 0.0, -C * eta**2 * g2])
     q = float(roots[np.abs(roots.imag) <= 1e-9 * np.abs(roots)].real.max())
@@ -162,10 +162,10 @@ def _coupled_small_step(u: Direction, eta: float, lam: float, g2: float) -> Stat
 
 
 def _small_step(u: Direction, eta: float, a: float, g2: float, *, cautious: bool) -> Stationary:
-    """The limit ηλ ≪ 1 − β1: ‖w‖² = η²/(2d)·ΣR, θ = η√R(0)/‖w‖ with d = 1 − a; RE Table 1 where it has the optimizer.
+    """The limit ηλ ≪ 1 − β1: ‖w‖² = η²/(2d)·ΣR, θ = η√R(0)/‖w‖ with d = 1 − a.  [kosson2024] Table 1, where it has it.
 
-    β2 → 1 as in RE. The sign of Lion and SignSGDM is RE's Eq. 64, its linear part. Cautious decay takes half of ‖w‖²
-    in this limit, momentum aside.
+    β2 → 1 as in [kosson2024]. The sign of Lion and SignSGDM is [kosson2024]'s Eq. 64, its linear part. Cautious decay
+    takes half of ‖w‖² in this limit, momentum aside.
     """
     d = (1 - a) / 2 if cautious else 1 - a
     gain = u.filter.gain**2 / u.filter.power  # Σ R(k)/R(0) over all lags, of the filter alone
@@ -191,10 +191,10 @@ def _small_step(u: Direction, eta: float, a: float, g2: float, *, cautious: bool
 def gap_closed(u: Direction, lost: Array, eta: Array, lam: Array, grad_norm: float, *, cautious: bool) -> Array:
     """How much of −ln(gap in ‖w‖²) each step closes.
 
-    A decoupled optimizer with updates of fixed size closes the gap in ‖w‖² by a² a step (norm note; RE Eq. 36). Where
-    updates shrink as the weights grow (SGDM) it is ‖w‖⁴ that closes geometrically, so near equilibrium the gap closes
-    twice as fast; coupled L2 decays by ηλ/(1−α) a step (RE Eq. 44). Adam+L2 decays by ηλ/√v, which grows with ‖w‖: 1.5
-    times as fast near equilibrium. Cautious decay acts on about half of ‖w‖².
+    A decoupled optimizer with updates of fixed size closes the gap in ‖w‖² by a² a step ([norm-note]; [kosson2024] Eq.
+    36). Where updates shrink as the weights grow (SGDM) it is ‖w‖⁴ that closes geometrically, so near equilibrium the
+    gap closes twice as fast; coupled L2 decays by ηλ/(1−α) a step ([kosson2024] Eq. 44). Adam+L2 decays by ηλ/√v, which
+    grows with ‖w‖: 1.5 times as fast near equilibrium. Cautious decay acts on about half of ‖w‖².
     """
     lost = lost / 2 if cautious else lost
     faster = 1.0
@@ -212,7 +212,7 @@ def norm_over_time(steps: ArrayLike, *, lr: float, weight_decay: float, update_n
 
     ‖W_t‖² = ‖W_∞‖² + (1−ηλ)^{2t}(‖W_0‖² − ‖W_∞‖²) with ‖W_∞‖² = ηU²/(λ(2−ηλ)); without decay ‖W_0‖² + tη²U².
 
-    Reference: norm note, "Estimating the weight norm". Momentum makes updates not orthogonal: see `forecast`.
+    Reference: [norm-note] "Estimating the weight norm". Momentum makes updates not orthogonal: see `forecast`.
 
     >>> norm_over_time([0, 3], lr=1.0, weight_decay=0.0, update_norm=1.0, init_norm=1.0)
     array([1., 2.])
@@ -231,9 +231,9 @@ def norm_over_time(steps: ArrayLike, *, lr: float, weight_decay: float, update_n
 def effective_lr(steps: ArrayLike, *, lr: float, weight_decay: float, update_norm: float, init_norm: float) -> Array:
     """η_eff = η‖u‖/‖W_t‖ before step t+1: the size of a step on the normalised weights.
 
-    Tends to √(2ηλ) with decay and to 1/√t without, as the norm note has it in the limit; exact here at every t.
+    Tends to √(2ηλ) with decay and to 1/√t without, as [norm-note] has it in the limit; exact here at every t.
 
-    Reference: norm note, "Weight Decay Controls The Effective Learning Rate".
+    Reference: [norm-note] "Weight Decay Controls The Effective Learning Rate".
 
     >>> effective_lr([0, 3], lr=0.5, weight_decay=0.0, update_norm=1.0, init_norm=0.5).round(6)
     array([1. , 0.5])

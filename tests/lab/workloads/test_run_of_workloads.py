@@ -14,6 +14,7 @@ from synthetic_workloads import WORKLOAD, bowl, ended
 from typer.testing import CliRunner
 
 from equipoise.cli import app
+from equipoise.lab import processes
 from equipoise.lab.attempt import attempt
 from equipoise.lab.config import Trial
 from equipoise.lab.result import Report, Result
@@ -111,7 +112,7 @@ def test_several_at_a_time_are_stored_as_they_end(tmp_path: Path, monkeypatch: p
             ended(attempt(trial, place, {}))
             assert trial.key in store.read(TINY, tmp_path / "stored"), "at once, not with the last"
 
-    monkeypatch.setattr(run.processes, "run", team)
+    monkeypatch.setattr(processes, "run", team)
     told = []
     run.sweep(
         ["tiny"], tmp_path / "trials", folder=tmp_path / "stored", jobs=2, limit=2,

@@ -20,7 +20,7 @@ class CropFlip:
     and with any number of threads.
 
     Attributes:
-        crop: pixels of the border on each side, of zeros: He et al. 2016 take 4 on CIFAR. 0 crops nothing.
+        crop: pixels of the border on each side, of zeros: [he2016] take 4 on CIFAR. 0 crops nothing.
         flip: mirror images left to right, each with probability ½.
     """
 

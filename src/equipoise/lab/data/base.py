@@ -142,7 +142,7 @@ class Split(Source):
 @final
 @dataclass(frozen=True)
 class Noise(Source):
-    """Standard normal inputs, and output gradients of standard deviation scale/(outputs·batch): RE appendix J."""
+    """Standard normal inputs; output gradients of deviation scale/(outputs·batch).  [kosson2024] appendix J."""
 
     inputs: int
     outputs: int

@@ -20,7 +20,7 @@ from equipoise.lab.data.phonemes import PAD
 from equipoise.theory import _check
 
 DISCOUNT = 0.75
-"""What a bigram's count is lowered by, for those that were never seen: Ney, Essen & Kneser 1994."""
+"""What a bigram's count is lowered by, for those that were never seen: [ney1994]."""
 
 PRECISE = 1e-5
 """How far the linear model's loss may be above the least one."""

@@ -65,7 +65,7 @@ def bleu(translations: Sequence[str], references: Sequence[str], *, tokenizer: s
             "none" splits at spaces alone.
 
     Reference:
-        Papineni et al. 2002; Post 2018, A call for clarity in reporting BLEU scores.
+        [papineni2002]; [post2018].
 
     >>> round(bleu(["the cat sat on the mat"], ["the cat sat on a mat"]).score, 2)
     53.73

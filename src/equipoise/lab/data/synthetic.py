@@ -1,4 +1,4 @@
-"""Linear and logistic regression with known weights.  Thesis 5.2."""
+"""Linear and logistic regression with known weights.  [notepad] 5.2."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def regression(
         tests: samples to test on, of the same distribution; 0 tests on those that it is trained on.
         seed: of everything.
 
-    W* has d + 1 rows; the thesis prints d.
+    W* has d + 1 rows; [notepad] prints d.
     """
     X, W, g = _features(samples, inputs, outputs, condition, tests, seed)
     Y = X @ W + _check.number("noise", noise, low=0) * torch.randn(len(X), outputs, generator=g, dtype=X.dtype)
@@ -35,7 +35,7 @@ def classification(
     *, samples: int = 1000, inputs: int = 20, outputs: int = 10, condition: float | None = None, noise: float = 0.1,
     tests: int = 1000, seed: int = 0,
 ) -> Data:  # fmt: skip
-    """The class is argmax(softmax(XW*) + ε), which is where the one in the thesis' one-hot row is.
+    """The class is argmax(softmax(XW*) + ε), which is where the one in [notepad]'s one-hot row is.
 
     Args:
         samples: N.

@@ -1,4 +1,4 @@
-"""Linear and logistic regression alike: three optimizers against condition number, noise and batch.  Thesis 5.2."""
+"""Linear and logistic regression alike: three optimizers against condition number, noise and batch.  [notepad] 5.2."""
 
 from __future__ import annotations
 

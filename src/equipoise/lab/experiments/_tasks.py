@@ -20,14 +20,14 @@ CIFAR = Trial(
     data="cifar", data_options={"crop": 4, "flip": True}, model="resnet", model_options={"size": "resnet-20"},
     batch_size=128, schedule="cosine", steps=78_200, warmup=1955,
 )  # fmt: skip
-"""RE's ResNet-20, Table 4."""
+"""[kosson2024]'s ResNet-20, Table 4."""
 
 WIKITEXT = Trial(
     data="wikitext", data_options={"path": "wikitext-103", "tokens": 50_304, "length": 512}, model="gpt",
     model_options={"size": "124M"}, batch_size=55, schedule="cosine", steps=15_000, warmup=300, precision="bfloat16",
     optimizer_options={"betas": [0.9, 0.95]},
 )  # fmt: skip
-"""RE's GPT, Table 4."""
+"""[kosson2024]'s GPT, Table 4."""
 
 TASKS = {"mlp": "vision", "resnet": "vision", "gpt": "text", "seq2seq": "pairs"}
 METRICS = {"vision": "test_accuracy", "text": "test_perplexity", "pairs": "test_accuracy"}
@@ -45,13 +45,15 @@ ENWIK8_MEDIUM = Trial(
     model_options={"size": "0.4M", "tied": True, "std": 0.07}, batch_size=16, schedule="cosine", steps=3000, warmup=150,
     lr=3e-3, weight_decay=0.1, optimizer_options={"betas": [0.9, 0.95]},
 )  # fmt: skip
-"""A GPT of 0.43 M parameters (RE: 124 M) that sees 3.1 million bytes of enwik8 (RE: 422 million tokens of Wikitext)."""
+"""A GPT of 0.43 M parameters ([kosson2024]: 124 M) that sees 3.1 million bytes of enwik8
+([kosson2024]: 422 million tokens of Wikitext)."""
 
 PHONEMES_MEDIUM = Trial(
     data="phonemes", data_options={"validation": 0.05}, model="seq2seq", model_options={"size": "small", "std": 0.1},
     batch_size=64, schedule="cosine", steps=1500, warmup=75, lr=3e-3, weight_decay=0.1,
 )  # fmt: skip
-"""An encoder and decoder of two layers and a width of 64 (RE: six and 512), 96,000 words (RE: IWSLT14)."""
+"""An encoder and decoder of two layers and a width of 64 ([kosson2024]: six and 512), 96,000 words
+([kosson2024]: IWSLT14)."""
 
 MEDIUM = {"vision": CIFAR_MEDIUM, "text": ENWIK8_MEDIUM, "pairs": PHONEMES_MEDIUM}
 """Base trials of the preset `medium`: 1 to 6 minutes on one core, better than what needs no network, not saturated.

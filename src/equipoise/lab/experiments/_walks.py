@@ -22,7 +22,7 @@ FIRST = 30
 
 
 def walk(betas: tuple[float, float], *, nested: bool, width: int, steps: int, rate: float) -> Trial:
-    """The simple system of RE appendix J under Adam, whose lr keeps its norm about where it begins.
+    """The simple system of [kosson2024] appendix J under Adam, whose lr keeps its norm about where it begins.
 
     Args:
         betas: averaging factors.

@@ -1,4 +1,4 @@
-"""AdamW against Adam + L2: RE Fig. 4, a sweep of each, how evenly they rotate, and both made to rotate evenly."""
+"""AdamW against Adam + L2: sweeps, how evenly they rotate, both made to rotate evenly.  [kosson2024] Fig. 4."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from equipoise.lab.result import Result
 from equipoise.lab.results import Claim, Stat
 from equipoise.monitor import Run
 
-SOURCE = "RE Fig. 4, appendix O"
+SOURCE = "[kosson2024] Fig. 4, appendix O"
 METRIC = "test_accuracy"
 PAPER = {"adamw": 0.9474, "adam_l2": 0.9408, "rotational_adamw": 0.9457, "rotational_adam_l2": 0.9455}
-"""RE appendix O: ResNet-18 on CIFAR-10, test accuracy of the best settings, five seeds."""
+"""[kosson2024] appendix O: ResNet-18 on CIFAR-10, test accuracy of the best settings, five seeds."""
 
 SWEPT = ("adamw", "adam_l2")
 FOLLOW = ("rotational_adamw", "rotational_adam_l2")
-"""They take the lr and weight decay that the sweep found best for AdamW, as in RE; the wrapped one Adam's best L2."""
+"""They take AdamW's best lr and weight decay of the sweep, as in [kosson2024]; the wrapped one takes Adam's best L2."""
 
 
 @dataclass(frozen=True)
@@ -67,9 +67,10 @@ class AdamVsAdamW(Experiment):
     source: ClassVar[str] = SOURCE
     about: ClassVar[str] = "Adam + L2 rotates unevenly and does worse than AdamW; made to rotate evenly, it catches up."
     statements: ClassVar[Mapping[str, str]] = {
-        "uneven": "RE Fig. 4, appendix I: under Adam + L2 layers and neurons rotate less evenly than under AdamW",
-        "gap": "RE Fig. 4: at their best settings AdamW is better than Adam + L2 (0.9474, 0.9408)",
-        "closed": "RE appendix O: made to rotate evenly, Adam + L2 gains and is as good as rotational AdamW",
+        "uneven": "[kosson2024] Fig. 4, appendix I: under Adam + L2 layers and neurons rotate less evenly than under "
+        "AdamW",
+        "gap": "[kosson2024] Fig. 4: at their best settings AdamW is better than Adam + L2 (0.9474, 0.9408)",
+        "closed": "[kosson2024] appendix O: made to rotate evenly, Adam + L2 gains and is as good as rotational AdamW",
     }
 
     def trials(self, preset: str) -> list[Trial]:
@@ -135,7 +136,7 @@ def _row(name: str, members: Sequence[Done], turning: Sequence[Turning]) -> dict
         "optimizer": name, "lr": trial.lr, "wd": trial.weight_decay, "accuracy": stat(members, METRIC),
         "test loss": stat(members, "test_loss"), "rotation": Stat.of([t.mean for t in turning]),
         "spread over layers": Stat.of([t.over_layers for t in turning]),
-        "spread over neurons": Stat.of([t.over_neurons for t in turning]), "accuracy in RE": PAPER[name],
+        "spread over neurons": Stat.of([t.over_neurons for t in turning]), "accuracy in [kosson2024]": PAPER[name],
     }  # fmt: skip
 
 
@@ -157,7 +158,7 @@ def _claims(
     found = [
         Claim("uneven/layers", SOURCE, "spread of rotation over layers, Adam + L2 over AdamW", 1.0,
               ratio("over_layers"), "above", checks=turns),
-        Claim("uneven/neurons", "RE appendix I", "spread of rotation over neurons, Adam + L2 over AdamW", 1.0,
+        Claim("uneven/neurons", "[kosson2024] appendix I", "spread of rotation over neurons, Adam + L2 over AdamW", 1.0,
               ratio("over_neurons"), "above", checks=turns),
         Claim("gap", f"{SOURCE}: 0.0066", "accuracy of AdamW less Adam + L2's", 0.0, gap(adamw, l2, METRIC), "above",
               checks=tuned),

@@ -1,4 +1,4 @@
-"""How far real networks are from a random walk: RE Fig. 9 and 10, read off the watch."""
+"""How far real networks are from a random walk: [kosson2024] Fig. 9 and 10, read off the watch."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ MEASURES = {
     "cos(g, m)": "gradient and momentum",
     "‖u‖ / walk's": "size of the update over a random walk's",
     "λ_u / λ": "radial part of the gradient, as weight decay",
-    "norm / RE": "norm over RE's equilibrium",
-    "rotation / RE": "rotation over RE's equilibrium",
+    "norm / [kosson2024]": "norm over [kosson2024]'s equilibrium",
+    "rotation / [kosson2024]": "rotation over [kosson2024]'s equilibrium",
 }
-SQUARED = ("‖u‖ / walk's", "norm / RE", "rotation / RE")
+SQUARED = ("‖u‖ / walk's", "norm / [kosson2024]", "rotation / [kosson2024]")
 """Sizes, whose mean over steps is that of their squares."""
 
 
@@ -61,7 +61,7 @@ SIZES = {
 }
 """Models, ηλ, steps, batch sizes, tokens of a sample, characters of the text, samples of the MLP, seeds.
 
-RE has ηλ = 1e-4 and 2.5e-4."""
+[kosson2024] has ηλ = 1e-4 and 2.5e-4."""
 
 
 @final
@@ -69,12 +69,14 @@ class Assumptions(Experiment):
     """Angles between gradient, weights and momentum, size and radial part of updates, of a ResNet, an MLP and a GPT."""
 
     name: ClassVar[str] = "assumptions"
-    source: ClassVar[str] = "RE Fig. 9, 10, appendix K"
+    source: ClassVar[str] = "[kosson2024] Fig. 9, 10, appendix K"
     about: ClassVar[str] = "Is training a random walk? Angles, sizes and radial parts of gradients in real networks."
     statements: ClassVar[Mapping[str, str]] = {
-        "walk": "RE Fig. 9: in normalised networks gradients are near a walk's: no radial part, no drift, its size",
-        "predicts": "RE Fig. 9, 10: measured norm and rotation are near those of Table 1, in a GPT too",
-        "leans": "RE Fig. 10: in a GPT gradients have a radial part and turn back, and rotation is below Table 1's",
+        "walk": "[kosson2024] Fig. 9: in normalised networks gradients are near a walk's: no radial part, no drift, "
+        "its size",
+        "predicts": "[kosson2024] Fig. 9, 10: measured norm and rotation are near those of Table 1, in a GPT too",
+        "leans": "[kosson2024] Fig. 10: in a GPT gradients have a radial part and turn back, and rotation is below "
+        "Table 1's",
     }
 
     def trials(self, preset: str) -> list[Trial]:
@@ -111,13 +113,16 @@ class Assumptions(Experiment):
         claims: list[Claim] = []
         for name, networks in found.items():
             row = {measure: Stat.of([n.late(measure) for n in networks]) for measure in MEASURES}
-            spread = {f"{m}, over layers": Stat.of([n.spread(m) for n in networks]) for m in ("λ_u / λ", "norm / RE")}
+            spread = {
+                f"{m}, over layers": Stat.of([n.spread(m) for n in networks])
+                for m in ("λ_u / λ", "norm / [kosson2024]")
+            }
             rows.append({"model": name, "layers": len(networks[0].settled), **row, **spread})
             claims += _claims(name, row, [ends[name]])
         return Outcome(rows, claims, {name: networks[0] for name, networks in found.items()})
 
     def draw(self, outcome: Outcome, figure: Any) -> None:
-        """As RE Fig. 9 and 10: each measure over the steps, layers thin, their mean thick."""
+        """As [kosson2024] Fig. 9 and 10: each measure over the steps, layers thin, their mean thick."""
         axes = figure.subplots(2, 3, sharex=True).flat
         colours = {"resnet": "tab:blue", "mlp": "tab:green", "gpt": "tab:orange"}
         for axis, measure in zip(axes, MEASURES, strict=True):
@@ -180,14 +185,14 @@ def _measures(run: Run, name: str, trial: Trial) -> dict[str, Array]:
         "cos(g, m)": np.concatenate([np.zeros(len(of("norm")) - len(momentum)), momentum]),
         "‖u‖ / walk's": np.sqrt(of("c_err")),
         "λ_u / λ": radial(of("radial_decay"), of("relative_update"), trial.lr, trial.weight_decay) / trial.weight_decay,
-        "norm / RE": of("norm") / expected.norm,
-        "rotation / RE": of("rotation") / expected.rotation,
+        "norm / [kosson2024]": of("norm") / expected.norm,
+        "rotation / [kosson2024]": of("rotation") / expected.rotation,
     }
     return values
 
 
 def radial(measured: Array, relative: Array, lr: float, decay: float) -> Array:
-    """λ_u of the gradients alone, which is RE's, from that of the updates, which is the watch's.
+    """λ_u of the gradients alone, which is [kosson2024]'s, from that of the updates, which is the watch's.
 
     An update has the gradients that w has already taken in: also of a random walk ⟨w, u⟩ = −η Σ a^{k−1} R(k), k ≥ 1,
     which is −ηR(0)β₁/(1 − aβ₁) with R(k) = R(0)β₁^k, a = 1 − ηλ. This is taken off, with the measured R(0) = ‖U‖²/η².
@@ -209,8 +214,8 @@ def _smooth(values: Array, share: float = 0.02) -> Array:
 
 
 def _claims(name: str, row: dict[str, Stat], checks: Sequence[Check]) -> list[Claim]:
-    """RE: normalised networks are near a walk; in a GPT gradients lean, are smaller, and turn back a little."""
-    fig = "RE Fig. 10" if name == "gpt" else "RE Fig. 9"
+    """Normalised networks are near a walk; in a GPT gradients lean, are smaller, and turn back.  [kosson2024]."""
+    fig = "[kosson2024] Fig. 10" if name == "gpt" else "[kosson2024] Fig. 9"
 
     def claim(key: str, measure: str, expected: float, relation: str = "about", tolerance: float = 0.1) -> Claim:
         quantity = f"{measure} of the {name}: {MEASURES[measure]}"
@@ -220,10 +225,13 @@ def _claims(name: str, row: dict[str, Stat], checks: Sequence[Check]) -> list[Cl
         return [
             claim("walk/weights", "cos(g, w)", 0.0, tolerance=0.01), claim("walk/momentum", "cos(g, m)", 0.0),
             claim("walk/size", "‖u‖ / walk's", 1.0), claim("walk/radial", "λ_u / λ", 0.0),
-            claim("predicts/norm", "norm / RE", 1.0), claim("predicts/rotation", "rotation / RE", 1.0),
+            claim("predicts/norm", "norm / [kosson2024]", 1.0),
+            claim("predicts/rotation", "rotation / [kosson2024]", 1.0),
         ]  # fmt: skip
     return [
         claim("leans/momentum", "cos(g, m)", 0.0, "below"), claim("leans/size", "‖u‖ / walk's", 1.0, "below"),
-        claim("leans/radial", "λ_u / λ", 0.0, "below"), claim("leans/rotation", "rotation / RE", 1.0, "below"),
-        claim("predicts/norm", "norm / RE", 1.0), claim("predicts/rotation", "rotation / RE", 1.0),
+        claim("leans/radial", "λ_u / λ", 0.0, "below"),
+        claim("leans/rotation", "rotation / [kosson2024]", 1.0, "below"),
+        claim("predicts/norm", "norm / [kosson2024]", 1.0),
+        claim("predicts/rotation", "rotation / [kosson2024]", 1.0),
     ]  # fmt: skip

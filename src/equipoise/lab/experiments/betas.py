@@ -79,15 +79,18 @@ class BetaSweep(Experiment):
     """β1 and β2 one at a time, β1 on a schedule, β1 where rotation is controlled; and random walks."""
 
     name: ClassVar[str] = "betas"
-    source: ClassVar[str] = "thesis 3.2, 4.1; THEORY 1"
+    source: ClassVar[str] = "[notepad] 3.2, 4.1; [theory] 1"
     about: ClassVar[str] = "What do β1 and β2 do to rotation and to the result, and does a schedule of β1 help?"
     statements: ClassVar[Mapping[str, str]] = {
-        "walk": "THEORY 1: on a random walk the betas set rotation and norm: RE's √(2ηλ(1−β1)/(1+β1)), made exact",
-        "network": "RE Table 1: rotation of a settled network is as √((1−β1)/(1+β1)) over β1, and the same for any β2",
-        "in-disguise": "hypothesis from RE: β1 acts through rotation, so results differ less over β1 where norm and "
+        "walk": "[theory] 1: on a random walk the betas set rotation and norm: [kosson2024]'s √(2ηλ(1−β1)/(1+β1)), "
+        "made exact",
+        "network": "[kosson2024] Table 1: rotation of a settled network is as √((1−β1)/(1+β1)) over β1, and the same "
+        "for any β2",
+        "in-disguise": "hypothesis from [kosson2024]: β1 acts through rotation, so results differ less over β1 where "
+        "norm and "
         "rotation are kept",
-        "first-over-second": "hypothesis from RE: rotation depends on β1 and hardly on β2, and so do results",
-        "scheduled": "open question of the thesis, 3.2: beta scheduling; the hypothesis is that it changes nothing",
+        "first-over-second": "hypothesis from [kosson2024]: rotation depends on β1 and hardly on β2, and so do results",
+        "scheduled": "open question of [notepad] 3.2: beta scheduling; the hypothesis is that it changes nothing",
     }
 
     def trials(self, preset: str) -> list[Trial]:
@@ -148,7 +151,7 @@ class BetaSweep(Experiment):
         for pair, members in walks.items():
             over = [_walks.over_theory(d) for d in finished(members)]
             claims += [
-                Claim(f"walk/{what}-{pair[0]:g}-{pair[1]:g}", "THEORY 1", f"{what} over theory's: walk, betas {pair}",
+                Claim(f"walk/{what}-{pair[0]:g}-{pair[1]:g}", "[theory] 1", f"{what} over theory's: walk, betas {pair}",
                       1.0, Stat.of([o[what] for o in over]), tolerance=0.02)
                 for what in ("norm", "rotation")
             ]  # fmt: skip
@@ -192,7 +195,7 @@ class BetaSweep(Experiment):
             wanted = [
                 _factor((b, 0.99)) ** 0.5 / _factor(DEFAULT) ** 0.5 if place == 0 else 1.0 for b in sorted(labels)
             ]
-            axis.semilogy([f"{b:g}" for b in sorted(labels)], wanted, color="grey", lw=0.8, label="RE")
+            axis.semilogy([f"{b:g}" for b in sorted(labels)], wanted, color="grey", lw=0.8, label="[kosson2024]")
             axis.set(xlabel=by, title="rotation over the default's")
             if place:
                 axis.set(yscale="linear", ylim=(0, 1.5))
@@ -200,7 +203,7 @@ class BetaSweep(Experiment):
 
 
 def _factor(pair: Betas) -> float:
-    """(1−β1)/(1+β1), by which RE's squared rotation is less than without momentum."""
+    """(1−β1)/(1+β1), by which [kosson2024]'s squared rotation is less than without momentum."""
     return (1 - pair[0]) / (1 + pair[0])
 
 
@@ -258,7 +261,7 @@ def _disguised(cases: Mapping[tuple[Betas, str], Sequence[Done]]) -> list[Claim]
         checks.append(Check.between(f"rotation over the default's, β1 = {pair[0]:g}", _turn(members, base).mean, *KEPT))
     apart = _wider([base, *arms[SAME].values()], [base, *arms[MATCHED].values()])
     words = "spread of results over β1, at the same lr less at the same rotation, under rotational AdamW"
-    return [Claim("in-disguise", "hypothesis from RE", words, 0.0, apart, "above", checks=checks)]
+    return [Claim("in-disguise", "hypothesis from [kosson2024]", words, 0.0, apart, "above", checks=checks)]
 
 
 def _network(cases: Mapping[tuple[Betas, str], Sequence[Done]]) -> list[Claim]:
@@ -268,7 +271,8 @@ def _network(cases: Mapping[tuple[Betas, str], Sequence[Done]]) -> list[Claim]:
         return []
     checks = [rotates(base, "late rotation of the default over theory's"), not_by_heart(base)]
     return [
-        Claim(f"network/{pair[0]:g}-{pair[1]:g}", "RE Table 1", f"late rotation over the default's: betas {pair}",
+        Claim(f"network/{pair[0]:g}-{pair[1]:g}", "[kosson2024] Table 1", f"late rotation over the default's: betas "
+                                                                          f"{pair}",
               _rotation(members[0].trial) / _rotation(base[0].trial), _turn(members, base), tolerance=0.1,
               checks=checks)
         for (pair, _), members in cases.items() if pair != DEFAULT
@@ -283,13 +287,14 @@ def _claims(task: str, cases: Mapping[tuple[Betas, str], Sequence[Done]]) -> lis
         [base, *(m for (p, k), m in cases.items() if k == SAME and p != DEFAULT and p[i] == DEFAULT[i])] for i in (1, 0)
     )
     claims.append(
-        Claim(f"first-over-second/{task}", "hypothesis from RE", f"spread of results over β1 less that over β2: {task}",
+        Claim(f"first-over-second/{task}", "hypothesis from [kosson2024]", f"spread of results over β1 less that over "
+                                                                           f"β2: {task}",
               0.0, _wider(firsts, seconds), "above", checks=learns)
     )  # fmt: skip
     for kind in CURVES:
         measured = worse(cases.get((DEFAULT, kind), []), base)
         claims.append(
-            Claim(f"scheduled/{task}-{'falling' if kind == FALLING else 'rising'}", "thesis 3.2, open",
+            Claim(f"scheduled/{task}-{'falling' if kind == FALLING else 'rising'}", "[notepad] 3.2, open",
                   f"share by which {kind} is worse than constant: {task}", 0.0, measured, tolerance=NEAR[task],
                   checks=learns)
         )  # fmt: skip

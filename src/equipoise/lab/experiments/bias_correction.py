@@ -1,4 +1,4 @@
-"""Bias correction and zero initialisation of Adam's averages: thesis Table 4.1, and correction as a schedule."""
+"""Bias correction and zero initialisation of Adam's averages: [notepad] Table 4.1, and correction as a schedule."""
 
 from __future__ import annotations
 
@@ -62,20 +62,21 @@ class BiasCorrection(Experiment):
     """Four starts of Adam's averages, with and without a schedule, and bias correction made of a schedule."""
 
     name: ClassVar[str] = "bias-correction"
-    source: ClassVar[str] = "thesis ch. 4, Table 4.1; THEORY 4"
+    source: ClassVar[str] = "[notepad] ch. 4, Table 4.1; [theory] 4"
     about: ClassVar[str] = "Does bias correction matter, does zero initialisation, and is the first a schedule?"
     statements: ClassVar[Mapping[str, str]] = {
-        "no-adverse": "thesis ch. 4: bias correction can be removed from AdamW with no adverse effects (perplexity "
+        "no-adverse": "[notepad] ch. 4: bias correction can be removed from AdamW with no adverse effects (perplexity "
         "21.93 ± 0.04 instead of 21.87 ± 0.11)",
-        "zero-better": "thesis Table 4.1: averages that start at zero do better than ones that start at the first "
+        "zero-better": "[notepad] Table 4.1: averages that start at zero do better than ones that start at the first "
         "gradient (perplexity 21.87 and 21.93, against 22.83 and 22.64)",
-        "start-over-correction": "thesis Table 4.1: bias correction is not as important as initialisation",
-        "schedule-hides": "thesis 4.1: with some betas the gap between correction and none is much greater, "
+        "start-over-correction": "[notepad] Table 4.1: bias correction is not as important as initialisation",
+        "schedule-hides": "[notepad] 4.1: with some betas the gap between correction and none is much greater, "
         "particularly without a learning rate schedule",
-        "first-step": "thesis ch. 4: the first step is (1−β1)/√(1−β2) of sign(g) without correction, and the inverse "
+        "first-step": "[notepad] ch. 4: the first step is (1−β1)/√(1−β2) of sign(g) without correction, and the "
+        "inverse "
         "with correction of averages that start at the first gradient",
-        "is-a-schedule": "THEORY 4: Adam without correction, lr times ρ(t) and ε times √(1−β2^t), is Adam",
-        "lr-alone": "thesis 4.1, ε ignored: ρ(t) on the learning rate alone is bias correction",
+        "is-a-schedule": "[theory] 4: Adam without correction, lr times ρ(t) and ε times √(1−β2^t), is Adam",
+        "lr-alone": "[notepad] 4.1, ε ignored: ρ(t) on the learning rate alone is bias correction",
     }
 
     def trials(self, preset: str) -> list[Trial]:
@@ -113,7 +114,7 @@ class BiasCorrection(Experiment):
                     "worse than ZI, BC": worse(members, cases.get(BOTH, [])),
                     "first step": _first(cases, case),
                     "distance to torch's": by_seed(members, cases.get(TORCH, []), apart),
-                    "thesis": THESIS.get(case) if where.tabled else None,
+                    "[notepad]": THESIS.get(case) if where.tabled else None,
                 })  # fmt: skip
         claims = [claim for where, cases in found.items() for claim in _claims(where, cases)]
         return Outcome(rows, [*claims, *_hidden_by_schedules(found)], {"found": found})
@@ -214,13 +215,13 @@ def _claims(where: _Where, cases: Mapping[str, Sequence[Done]]) -> list[Claim]:
     if not (set(SWITCHES) | {TORCH, AS_SCHEDULE, LR_ALONE}) <= cases.keys():
         return []
     task, part, at = where.task, where.part, f"{where.task}, betas {where.label}"
-    table, checks = "thesis Table 4.1", [learnt(cases[BOTH])]
+    table, checks = "[notepad] Table 4.1", [learnt(cases[BOTH])]
     found = [
         Claim(f"no-adverse/{part}", f"{table}: 0.003", f"share by which no correction is worse: {at}", 0.0,
               worse(cases[NO_BC], cases[BOTH]), tolerance=NEAR[task], checks=checks),
-        Claim(f"is-a-schedule/{part}", "THEORY 4", f"rotation, no correction and ρ(t) against AdamW: {at}", 0.0,
+        Claim(f"is-a-schedule/{part}", "[theory] 4", f"rotation, no correction and ρ(t) against AdamW: {at}", 0.0,
               by_seed(cases[AS_SCHEDULE], cases[TORCH], apart), tolerance=SAME),
-        Claim(f"lr-alone/{part}", "thesis 4.1", f"rotation, ρ(t) on lr alone against AdamW: {at}", 0.0,
+        Claim(f"lr-alone/{part}", "[notepad] 4.1", f"rotation, ρ(t) on lr alone against AdamW: {at}", 0.0,
               by_seed(cases[LR_ALONE], cases[TORCH], apart), tolerance=SAME),
     ]  # fmt: skip
     if where.betas == TABLED:
@@ -237,7 +238,7 @@ def _claims(where: _Where, cases: Mapping[str, Sequence[Done]]) -> list[Claim]:
         for case, options in ((NO_BC, {"bias_correction": False}), (NO_ZI, {"zero_init": False})):
             expected = first_step(where.betas, **options)
             found.append(
-                Claim(f"first-step/{part}-{case.replace(', ', '-').replace(' ', '-')}", "thesis ch. 4",
+                Claim(f"first-step/{part}-{case.replace(', ', '-').replace(' ', '-')}", "[notepad] ch. 4",
                       f"first update, {case}: {at}", expected, _first(cases, case), tolerance=0.02)
             )  # fmt: skip
     return found
@@ -267,7 +268,7 @@ def _hidden_by_schedules(found: Mapping[_Where, Mapping[str, Sequence[Done]]]) -
             both = sorted(plain.keys() & with_schedule.keys())
             part = "-".join([where.task, *(f"{b:g}" for b in where.betas)])
             claims.append(
-                Claim(f"schedule-hides/{part}", "thesis 4.1",
+                Claim(f"schedule-hides/{part}", "[notepad] 4.1",
                       f"gap between correction and none, constant lr less warmup and cosine: {where.task}, betas "
                       f"{where.betas}", 0.0, Stat.of([plain[s] - with_schedule[s] for s in both]), "above",
                       checks=[learnt(cases.get(BOTH, []))])

@@ -1,4 +1,4 @@
-"""Rotational variants against the optimizers they constrain, untuned and lightly tuned: RE Tables 2 and 3."""
+"""Rotational variants against the optimizers they constrain, untuned and lightly tuned: [kosson2024] Tables 2 and 3."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from equipoise.lab.results import Claim, Stat
 from equipoise.lab.statistics import Check
 from equipoise.monitor import Run
 
-SOURCES = {"adamw": "RE Table 2", "lion": "RE Table 3", "sgdm": "RE Table 3"}
+SOURCES = {"adamw": "[kosson2024] Table 2", "lion": "[kosson2024] Table 3", "sgdm": "[kosson2024] Table 3"}
 PAPER: dict[tuple[str, str], tuple[float, float, float | None]] = {
     ("vision", "sgdm"): (92.7, 92.6, None),
     ("vision", "adamw"): (92.2, 92.3, None),
@@ -26,10 +26,10 @@ PAPER: dict[tuple[str, str], tuple[float, float, float | None]] = {
     ("text", "adamw"): (19.6, 19.1, None),
     ("pairs", "adamw"): (34.6, 19.9, 34.7),
 }
-"""Baseline, zero shot, and best shot where RE tuned: accuracy on CIFAR-10, perplexity on Wikitext, BLEU on IWSLT."""
+"""Baseline, zero shot, and best shot where tuned: accuracy on CIFAR-10, perplexity on Wikitext, BLEU on IWSLT."""
 
 UNROTATED = {"embedding": {"rotate": False, "weight_decay": 0.0}}
-"""RE rotates linear layers and convolutions, and does not decay what else is scale-sensitive."""
+"""[kosson2024] rotates linear layers and convolutions, and does not decay what else is scale-sensitive."""
 
 
 @dataclass(frozen=True)
@@ -82,11 +82,13 @@ class Constrain(Experiment):
     """Each optimizer and its rotational variant, at the same settings and lightly tuned."""
 
     name: ClassVar[str] = "constrain"
-    source: ClassVar[str] = "RE Tables 2 and 3"
+    source: ClassVar[str] = "[kosson2024] Tables 2 and 3"
     about: ClassVar[str] = "Rotational variants match the optimizers they constrain, untuned or lightly tuned."
     statements: ClassVar[Mapping[str, str]] = {
-        "zero-shot": "RE Tables 2, 3: with the baseline's settings variants are as good as it, but for translation",
-        "best-shot": "RE Tables 2, 3: lightly tuned, rotational variants match the optimizers that they constrain",
+        "zero-shot": "[kosson2024] Tables 2, 3: with the baseline's settings variants are as good as it, but for "
+        "translation",
+        "best-shot": "[kosson2024] Tables 2, 3: lightly tuned, rotational variants match the optimizers that they "
+        "constrain",
     }
 
     def trials(self, preset: str) -> list[Trial]:
@@ -153,14 +155,15 @@ def _row(task: str, name: str, base: Sequence[Done], zero: Sequence[Done], tuned
         "task": task, "metric": METRICS[task], "optimizer": name, "lr": trial.lr, "wd": trial.weight_decay,
         **{kind: stat(d, METRICS[task]) for kind, d in zip(KINDS, (base, zero, tuned), strict=True)},
         "its lr, wd": f"{tuned[0].trial.lr:g}, {tuned[0].trial.weight_decay:g}" if tuned else None,
-        "RE": ", ".join(given) or "—",
+        "[kosson2024]": ", ".join(given) or "—",
     }  # fmt: skip
 
 
 def _claims(
     task: str, name: str, base: Sequence[Done], zero: Sequence[Done], tuned: Sequence[Done], tried: Sequence[Check]
 ) -> list[Claim]:  # fmt: skip
-    metric, source = METRICS[task], SOURCES[name] if (task, name) in PAPER else "RE Tables 2 and 3, carried over"
+    metric = METRICS[task]
+    source = SOURCES[name] if (task, name) in PAPER else "[kosson2024] Tables 2 and 3, carried over"
     word = metric.removeprefix("test_")
 
     def ratio(d: Sequence[Done]) -> Stat:
@@ -172,7 +175,8 @@ def _claims(
         paper = _over(PAPER.get((task, name)), kind)
         said = f"{source}: {paper:.3f}" if paper is not None else source
         of = f"{task}, {name}: {word} at {kind} shot over the baseline's"
-        # RE's own zero shot fails where the baseline hardly decays, and so never reaches the rotation asked for.
+        # [kosson2024]'s own zero shot fails where the baseline hardly decays, and so never reaches the rotation asked
+        # for.
         fails = kind == "zero" and task == "pairs"
         found.append(
             Claim(f"{kind}-shot/{task}-{name}", said, of, limit, ratio(members), "below" if fails else relation,
@@ -182,7 +186,7 @@ def _claims(
 
 
 def _over(paper: Sequence[float | None] | None, kind: str) -> float | None:
-    """RE's own ratio to the baseline; where it did not tune, zero shot is its best."""
+    """[kosson2024]'s own ratio to the baseline; where it did not tune, zero shot is its best."""
     if paper is None or paper[0] is None:
         return None
     value = paper[1] if kind == "zero" or paper[2] is None else paper[2]

@@ -1,4 +1,4 @@
-"""Adam's ε: one for all, one for each layer, on a schedule, and so large that Adam is SGD: thesis 3.2, 3.3."""
+"""Adam's ε: one for all, one for each layer, on a schedule, and so large that Adam is SGD: [notepad] 3.2, 3.3."""
 
 from __future__ import annotations
 
@@ -62,17 +62,17 @@ class Epsilon(Experiment):
     """A sweep of ε, ε by the layer's own gradients against by the model's, schedules, and the limit of large ε."""
 
     name: ClassVar[str] = "epsilon"
-    source: ClassVar[str] = "thesis 3.2, 3.3"
+    source: ClassVar[str] = "[notepad] 3.2, 3.3"
     about: ClassVar[str] = "Why is the same ε used everywhere: does its size matter, and would a layer's own do better?"
     statements: ClassVar[Mapping[str, str]] = {
-        "raised-better": "thesis 3.3, of other papers: raising ε to 1e-6 can lower a language model's perplexity",
-        "raised-unstable": "thesis 3.3, of other papers: raising ε to 1e-6 makes training less stable",
-        "lowered-alike": "thesis 3.3, of other papers: lowering ε does no noticeable harm",
-        "lowered-stable": "thesis 3.3, of other papers: lowering ε can make training more stable",
-        "own-better": "open question of the thesis, 3.2, 3.3: one ε for all parameters could be foolish, so that a "
+        "raised-better": "[notepad] 3.3, of other papers: raising ε to 1e-6 can lower a language model's perplexity",
+        "raised-unstable": "[notepad] 3.3, of other papers: raising ε to 1e-6 makes training less stable",
+        "lowered-alike": "[notepad] 3.3, of other papers: lowering ε does no noticeable harm",
+        "lowered-stable": "[notepad] 3.3, of other papers: lowering ε can make training more stable",
+        "own-better": "open question of [notepad] 3.2, 3.3: one ε for all parameters could be foolish, so that a "
         "layer's own does better",
-        "scheduled": "open question of the thesis, 3.2: ε on a schedule; the hypothesis is that it changes nothing",
-        "large-is-sgd": "theory, behind the thesis' 3.2 (ε scheduling is related to Adam2SGD): where ε is far above √v "
+        "scheduled": "open question of [notepad] 3.2: ε on a schedule; the hypothesis is that it changes nothing",
+        "large-is-sgd": "theory, behind [notepad]'s 3.2 (ε scheduling is related to Adam2SGD): where ε is far above √v "
         "Adam is SGD with momentum, its lr times (1−β1)/ε",
     }
 
@@ -170,29 +170,30 @@ def _claims(task: str, cases: Mapping[Case, Sequence[Done]]) -> list[Claim]:
 
     at, near, checks = f": {task}", NEAR[task], [learnt(fixed(DEFAULT))]
     claims = [
-        Claim(f"lowered-alike/{task}", "thesis 3.3", f"share by which ε = 1e-12 is worse than 1e-8{at}", 0.0,
+        Claim(f"lowered-alike/{task}", "[notepad] 3.3", f"share by which ε = 1e-12 is worse than 1e-8{at}", 0.0,
               worse(fixed(LOWERED), fixed(DEFAULT)), tolerance=near, checks=checks),
-        Claim(f"raised-unstable/{task}", "thesis 3.3", f"what lr × 4 costs at ε = 1e-6, less at 1e-8{at}", 0.0,
+        Claim(f"raised-unstable/{task}", "[notepad] 3.3", f"what lr × 4 costs at ε = 1e-6, less at 1e-8{at}", 0.0,
               _fragile(cases, RAISED, DEFAULT), "above", checks=checks),
-        Claim(f"lowered-stable/{task}", "thesis 3.3", f"what lr × 4 costs at ε = 1e-12, less at 1e-8{at}", 0.0,
+        Claim(f"lowered-stable/{task}", "[notepad] 3.3", f"what lr × 4 costs at ε = 1e-12, less at 1e-8{at}", 0.0,
               _fragile(cases, LOWERED, DEFAULT), "below", checks=checks),
     ]  # fmt: skip
     if task == "text":
         claims.append(
-            Claim("raised-better", "thesis 3.3", f"share by which ε = 1e-6 is worse than 1e-8{at}", 0.0,
+            Claim("raised-better", "[notepad] 3.3", f"share by which ε = 1e-6 is worse than 1e-8{at}", 0.0,
                   worse(fixed(RAISED), fixed(DEFAULT)), "below", checks=checks)
         )  # fmt: skip
     for kind, number, _ in cases:
         if kind == "by layer":
             other = cases.get(("by model", number, False), [])
             claims.append(
-                Claim(f"own-better/{task}-{number:g}", "thesis 3.2, open",
+                Claim(f"own-better/{task}-{number:g}", "[notepad] 3.2, open",
                       f"share by which ε by layer is worse than by model, {number:g} of √v{at}", 0.0,
                       worse(cases[kind, number, False], other), "below", checks=checks)
             )  # fmt: skip
         elif kind in ("falling", "rising"):
             claims.append(
-                Claim(f"scheduled/{task}-{kind}", "thesis 3.2, open", f"share by which {kind} ε is worse than 1e-8{at}",
+                Claim(f"scheduled/{task}-{kind}", "[notepad] 3.2, open", f"share by which {kind} ε is worse than "
+                                                                         f"1e-8{at}",
                       0.0, worse(cases[kind, number, False], fixed(DEFAULT)), tolerance=near, checks=checks)
             )  # fmt: skip
         elif kind == "huge, no decay":

@@ -1,4 +1,4 @@
-"""Neurons slowed on purpose: what imbalanced rotation costs, RE Fig. 12."""
+"""Neurons slowed on purpose: what imbalanced rotation costs, [kosson2024] Fig. 12."""
 
 from __future__ import annotations
 
@@ -54,11 +54,11 @@ class Imbalance(Experiment):
     """A portion p of the neurons of each layer rotates f times slower than the rest; lr tuned for each."""
 
     name: ClassVar[str] = "imbalance"
-    source: ClassVar[str] = "RE Fig. 12"
+    source: ClassVar[str] = "[kosson2024] Fig. 12"
     about: ClassVar[str] = "Some neurons of each layer rotate slower, in the rotational variant: what does it cost?"
     statements: ClassVar[Mapping[str, str]] = {
-        "costs": "RE Fig. 12: slowing some neurons costs accuracy and loss, at the best lr too",
-        "half-the-width": "RE Fig. 12: half of the neurons ten times slower is as good as half the width",
+        "costs": "[kosson2024] Fig. 12: slowing some neurons costs accuracy and loss, at the best lr too",
+        "half-the-width": "[kosson2024] Fig. 12: half of the neurons ten times slower is as good as half the width",
     }
 
     def trials(self, preset: str) -> list[Trial]:
@@ -100,7 +100,7 @@ class Imbalance(Experiment):
         return Outcome(rows, _claims(best, wide, by_setting(done, (*PATHS, "lr"))), {"rows": rows, "width": wide})
 
     def draw(self, outcome: Outcome, figure: Any) -> None:
-        """As RE Fig. 12, middle and right."""
+        """As [kosson2024] Fig. 12, middle and right."""
         axes = figure.subplots(2, 2)
         wide = outcome.curves["width"]
         rows = [row for row in outcome.curves["rows"] if row["width"] == wide]
@@ -142,7 +142,7 @@ def _claims(
                 "the slowed": (own, sweep((width, portion, factor))),
             }
             claims.append(
-                Claim(f"costs/{metric}-{portion:g}-{f:g}", "RE Fig. 12", what, 0.0, apart, relation,
+                Claim(f"costs/{metric}-{portion:g}-{f:g}", "[kosson2024] Fig. 12", what, 0.0, apart, relation,
                       checks=fair(metric, "the balanced", arms))
             )  # fmt: skip
     accuracy = best["test_accuracy"]
@@ -152,7 +152,8 @@ def _claims(
             "the narrow": (narrow, sweep((wide // 2, HALF, 1.0))), "the slowed": (slow, sweep((wide, HALF, 1 / SLOW))),
         }  # fmt: skip
         claims.append(
-            Claim("half-the-width", "RE Fig. 12", "test accuracy at p = 50 %, f = 10 less that of half the width", 0.0,
+            Claim("half-the-width", "[kosson2024] Fig. 12", "test accuracy at p = 50 %, f = 10 less that of half the "
+                                                            "width", 0.0,
                   gap(slow, narrow, "test_accuracy"), tolerance=0.01,
                   checks=fair("test_accuracy", "the narrow", arms))
         )  # fmt: skip

@@ -1,4 +1,4 @@
-"""Linear regression with many outputs, the simplest problem that has a matrix: thesis 5.2.1."""
+"""Linear regression with many outputs, the simplest problem that has a matrix: [notepad] 5.2.1."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ class LinearRegression(Convex):
     """SGD, AdamW and Muon on linear regression."""
 
     name: ClassVar[str] = "linear-regression"
-    source: ClassVar[str] = "thesis 5.2.1"
+    source: ClassVar[str] = "[notepad] 5.2.1"
     about: ClassVar[str] = "When is Muon better than SGD and AdamW on linear regression, and what is its gradient like?"
     statements: ClassVar[Mapping[str, str]] = {
-        "condition": "thesis 5.2.1: the features' condition number tells how hard the problem is to learn",
+        "condition": "[notepad] 5.2.1: the features' condition number tells how hard the problem is to learn",
         "muon-conditions": (
-            "thesis 5.2 asks under which minimal conditions Muon has advantages; hypothesis: full batches of"
+            "[notepad] 5.2 asks under which minimal conditions Muon has advantages; hypothesis: full batches of"
             " ill-conditioned features"
         ),
         "noise": (
             "theory: with full batches noise moves the optimum and nothing else; with mini-batches it is noise of the"
             " gradient"
         ),
-        "gradient-rank": "thesis 5.2.1: G = VΣ²VᵀW − VΣUᵀY, so that the gradient has the features' spectrum",
+        "gradient-rank": "[notepad] 5.2.1: G = VΣ²VᵀW − VΣUᵀY, so that the gradient has the features' spectrum",
         "flatter": (
-            "thesis 5.2.1 means to study the SVD of the gradient over the steps; hypothesis: orthogonal steps leave"
+            "[notepad] 5.2.1 means to study the SVD of the gradient over the steps; hypothesis: orthogonal steps leave"
             " it flatter than SGD does"
         ),
         "floor": (

@@ -1,4 +1,4 @@
-"""Logistic regression with many classes, a network of one layer: thesis 5.2.2."""
+"""Logistic regression with many classes, a network of one layer: [notepad] 5.2.2."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ class LogisticRegression(Convex):
     """SGD, AdamW and Muon on logistic regression."""
 
     name: ClassVar[str] = "logistic-regression"
-    source: ClassVar[str] = "thesis 5.2.2"
+    source: ClassVar[str] = "[notepad] 5.2.2"
     about: ClassVar[str] = (
         "The same for classes: when is Muon better than SGD and AdamW, and what is its gradient like?"
     )
     statements: ClassVar[Mapping[str, str]] = {
-        "condition": "thesis 5.2.1, of both problems: the features' condition number tells how hard it is to learn",
+        "condition": "[notepad] 5.2.1, of both problems: the features' condition number tells how hard it is to learn",
         "muon-conditions": (
-            "thesis 5.2 asks under which minimal conditions Muon has advantages; hypothesis: full batches of"
+            "[notepad] 5.2 asks under which minimal conditions Muon has advantages; hypothesis: full batches of"
             " ill-conditioned features"
         ),
         "noise": (
             "theory: with full batches noise changes the problem alone; with mini-batches it is noise of the gradient"
         ),
-        "gradient-rank": "thesis 5.2.2: G = Xᵀ(P − Y)/N, so that the gradient has the features' spectrum",
+        "gradient-rank": "[notepad] 5.2.2: G = Xᵀ(P − Y)/N, so that the gradient has the features' spectrum",
         "flatter": (
-            "thesis 5.2 means to study the SVD of the gradient over the steps; hypothesis: orthogonal steps leave it"
+            "[notepad] 5.2 means to study the SVD of the gradient over the steps; hypothesis: orthogonal steps leave it"
             " flatter than SGD does"
         ),
         "floor": (

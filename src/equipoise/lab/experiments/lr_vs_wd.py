@@ -1,4 +1,4 @@
-"""Learning rate against weight decay at a constant product: RE Fig. 3 (a normalised network) and 13 (a GPT)."""
+"""Learning rate against weight decay at a constant product: a normalised network, a GPT.  [kosson2024] Fig. 3, 13."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from equipoise.monitor import Run
 from equipoise.theory import stationary
 from equipoise.theory._check import Array
 
-SOURCES = {"vision": "RE Fig. 3", "text": "RE Fig. 13"}
+SOURCES = {"vision": "[kosson2024] Fig. 3", "text": "[kosson2024] Fig. 13"}
 METRICS = {"vision": "test_accuracy", "text": "test_loss"}
 VARIANT = "rotational_adamw"
 FROZEN = {"gain": {"lr": 0.0}, "bias": {"lr": 0.0}}
 FLAT = {"vision": 0.01, "text": 0.05}
-"""How much worse than the best still counts as flat, of accuracy and of loss. Ours; RE has a figure."""
+"""How much worse than the best still counts as flat, of accuracy and of loss. Ours; [kosson2024] has a figure."""
 
 
 @dataclass(frozen=True)
@@ -78,14 +78,15 @@ class LrVsWd(Experiment):
     """AdamW and its rotational variant over the learning rate, ηλ being constant."""
 
     name: ClassVar[str] = "lr-vs-wd"
-    source: ClassVar[str] = "RE Fig. 3 and 13"
+    source: ClassVar[str] = "[kosson2024] Fig. 3 and 13"
     about: ClassVar[str] = "At constant lr·wd the settled rotation is the same; gains, biases and transients are not."
     statements: ClassVar[Mapping[str, str]] = {
-        "ends": "RE Fig. 3, 13: at a constant product of lr and decay, very low and very high lr are worse",
-        "flat": "RE Fig. 3, 13: near the best lr the result hardly depends on it",
-        "transient": "RE Fig. 3, 13: at a low lr AdamW first rotates too slowly, at a high one too fast",
-        "settled": "RE Fig. 3, Table 1: once settled the rotation depends on the product alone",
-        "frozen": "RE Fig. 3: with gains and biases frozen the variant is as good as at the lowest lr (0.908)",
+        "ends": "[kosson2024] Fig. 3, 13: at a constant product of lr and decay, very low and very high lr are worse",
+        "flat": "[kosson2024] Fig. 3, 13: near the best lr the result hardly depends on it",
+        "transient": "[kosson2024] Fig. 3, 13: at a low lr AdamW first rotates too slowly, at a high one too fast",
+        "settled": "[kosson2024] Fig. 3, Table 1: once settled the rotation depends on the product alone",
+        "frozen": "[kosson2024] Fig. 3: with gains and biases frozen the variant is as good as at the lowest lr "
+        "(0.908)",
     }
 
     def trials(self, preset: str) -> list[Trial]:
@@ -133,7 +134,7 @@ class LrVsWd(Experiment):
                 rows.append(_row(task, f"{VARIANT}, gains frozen", still[0].trial.lr, still, []))
                 low = mine[min(k for k in mine if k[1] == VARIANT)]
                 claims.append(
-                    Claim("frozen", "RE Fig. 3: 0.908", "accuracy of the RV at the lowest lr less that with "
+                    Claim("frozen", "[kosson2024] Fig. 3: 0.908", "accuracy of the RV at the lowest lr less that with "
                           "gains and biases frozen", 0.0, gap(low, still, METRICS[task]), tolerance=FLAT[task],
                           checks=[learnt(low)])
                 )  # fmt: skip
@@ -303,7 +304,7 @@ def _settled(settings: Mapping[tuple[float, float], list[Done]]) -> list[Claim]:
         return []
     same = {key: own for key, own in settings.items() if product[key] == products[0]}
     middle = sorted(same)[len(same) // 2]
-    source, found = "RE Fig. 3, Table 1", []
+    source, found = "[kosson2024] Fig. 3, Table 1", []
 
     def claim(part: str, what: str, expected: float, key: tuple[float, float], measured: Stat, near: float) -> None:
         planned = [_Path.of(d).planned for d in settings[key] if d.measured]

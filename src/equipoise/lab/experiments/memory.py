@@ -1,4 +1,4 @@
-"""Is a fact that was shown once recalled as its batch's contribution to the weights says? Memory article, THEORY 3."""
+"""Is a fact that was shown once recalled as its batch's contribution says?  [memory-article]; [theory] 3."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ EQUAL = ("Eq. 16", "Eq. 17")
 UNEVEN = ("constant", "cosine", "wsd", "curriculum")
 """Those by which every batch counts the same, and those by which not."""
 
-ARTICLE, OURS = "memory article", "theory with interference"
+ARTICLE, OURS = "[memory-article]", "theory with interference"
 
 DESIGNED = "measured memory"
 """Eq. 16 with the forgetting that was measured in the place of weight decay."""
@@ -75,16 +75,16 @@ class Memory(Experiment):
     """Facts shown once, over schedules; and at constant lr over weight decays."""
 
     name: ClassVar[str] = "memory"
-    source: ClassVar[str] = "memory article; THEORY 3"
+    source: ClassVar[str] = "[memory-article]; [theory] 3"
     about: ClassVar[str] = "Facts that are shown once are recalled as their batch's contribution to the weights says."
     statements: ClassVar[Mapping[str, str]] = {
-        "contribution": "memory article Eq. 13, not measured there: what is left of a batch is in proportion to "
+        "contribution": "[memory-article] Eq. 13, not measured there: what is left of a batch is in proportion to "
         "c_j = η_j Π(1 − η_i λ_i)",
         "not-recency": "theory, against the null hypothesis that later is better: c_j says more than the step",
-        "period": "memory article, 'Memory Period', not measured there: at constant lr memory falls as exp(−ηλ·age)",
-        "no-decay": "memory article, 'Memory Period', not measured there: without weight decay no batch is forgotten",
-        "equal": "memory article Eq. 16 and 17, not measured there: every batch counts the same",
-        "more-equal": "memory article Eq. 16 and 17, not measured there: batches count more equally than by common "
+        "period": "[memory-article] 'Memory Period', not measured there: at constant lr memory falls as exp(−ηλ·age)",
+        "no-decay": "[memory-article] 'Memory Period', not measured there: without weight decay no batch is forgotten",
+        "equal": "[memory-article] Eq. 16 and 17, not measured there: every batch counts the same",
+        "more-equal": "[memory-article] Eq. 16 and 17, not measured there: batches count more equally than by common "
         "schedules",
         "interference": "hypothesis of this lab: later batches overwrite at a rate of their own, which adds to ηλ",
         "one-rate": "hypothesis of this lab: that rate, fitted at constant lr, makes c_j fit other schedules better",

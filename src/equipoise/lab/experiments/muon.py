@@ -1,4 +1,4 @@
-"""Muon, its rotational and hyperball variants and its kinds of decay, on a GPT and a ResNet: Muon appendix."""
+"""Muon, its rotational and hyperball variants and its kinds of decay, on a GPT and a ResNet: [muon-appendix]."""
 
 from __future__ import annotations
 
@@ -65,21 +65,22 @@ class MuonVariants(Experiment):
     """Muon with four kinds of decay, and with norms that are kept."""
 
     name: ClassVar[str] = "muon"
-    source: ClassVar[str] = "Muon appendix; THEORY 1, 7, 8"
+    source: ClassVar[str] = "[muon-appendix]; [theory] 1, 7, 8"
     about: ClassVar[str] = (
         "Do Muon, its rotational and hyperball variants and its decays do what theory says, and learn?"
     )
     statements: ClassVar[Mapping[str, str]] = {
         "spectral-norm": (
-            "Muon appendix C.3: the steepest step under the spectral norm is η·UVᵀ, every layer's of spectral norm η"
+            "[muon-appendix] C.3: the steepest step under the spectral norm is η·UVᵀ, every layer's of spectral norm η"
         ),
         "forecast": "theory 1, 2: norm and rotation follow from lr, decay, momentum and shape, for each kind of decay",
         "as-asked": "theory 7: rotational and hyperball variants turn by the angle that they are given, at every step",
         "match": (
-            "RE Tables 2, 3 say of AdamW, SGDM and Lion that rotational variants match them with no tuning; hypothesis:"
+            "[kosson2024] Tables 2, 3 say of AdamW, SGDM and Lion that rotational variants match them with no tuning; "
+            "hypothesis:"
             " so with Muon"
         ),
-        "corrected": "theory 9 (AdamC, 2506.02285): corrected decay makes rotation ∝ lr as lr falls",
+        "corrected": "[defazio2025]: corrected decay makes rotation ∝ lr as lr falls",
     }
 
     def trials(self, preset: str) -> list[Trial]:
@@ -275,13 +276,20 @@ def _claims(model: str, name: str, row: Mapping[str, Any], learns: Check) -> lis
         if row["loss / Muon's"] is not None:
             text = f"test loss, {of}, over Muon's"
             found.append(
-                Claim(f"match/{model}-{name}", "RE Tables 2, 3", text, 1.0, row["loss / Muon's"], checks=[learns])
+                Claim(
+                    f"match/{model}-{name}",
+                    "[kosson2024] Tables 2, 3",
+                    text,
+                    1.0,
+                    row["loss / Muon's"],
+                    checks=[learns],
+                )
             )
     if name in ("lr", "accurate"):
         steps = "four steps" if name == "lr" else "UVᵀ to 10⁻³"
         text = f"late spectral norm of updates over lr, {steps}, on the {model}"
         found.append(
-            Claim(f"spectral-norm/{model}-{name}", "Muon appendix C.3", text, 1.0, row[COLUMNS["top"]], tolerance=0.1)
+            Claim(f"spectral-norm/{model}-{name}", "[muon-appendix] C.3", text, 1.0, row[COLUMNS["top"]], tolerance=0.1)
         )
     if name == "corrected":
         text = f"slope of log rotation over log lr, corrected decay on the {model}"

@@ -1,4 +1,4 @@
-"""Nested Adam, which averages what is divided, against Adam, which divides the average: thesis 3.4."""
+"""Nested Adam, which averages what is divided, against Adam, which divides the average: [notepad] 3.4."""
 
 from __future__ import annotations
 
@@ -66,11 +66,11 @@ class NestedAdam(Experiment):
     """Both orders of averaging and dividing, on two tasks and on random walks."""
 
     name: ClassVar[str] = "nested-adam"
-    source: ClassVar[str] = "thesis 3.2, 3.4; THEORY 1, 4"
+    source: ClassVar[str] = "[notepad] 3.2, 3.4; [theory] 1, 4"
     about: ClassVar[str] = "Normalise then average, or average then normalise: does the order matter?"
     statements: ClassVar[Mapping[str, str]] = {
-        "same": "open question of the thesis, 3.2: nested moving average against regular Adam, are they the same?",
-        "same-bias-term": "open question of the thesis, 3.4: is g/(√v + ε) alike for all early steps, so that the "
+        "same": "open question of [notepad] 3.2: nested moving average against regular Adam, are they the same?",
+        "same-bias-term": "open question of [notepad] 3.4: is g/(√v + ε) alike for all early steps, so that the "
         "correction of the nested average is 1 − β1^t, too?",
         "walk": "theory: on a random walk the two settle alike for β2 near 1, and nested Adam at a smaller norm where "
         "β2 is small (0.763 of Adam's at (.9, .5))",
@@ -116,7 +116,7 @@ class NestedAdam(Experiment):
         opening = by_setting([d for d in walks if d.trial.steps == OPENING], ["optimizer_options.betas"])
         for (betas,), members in opening.items():
             claims.append(
-                Claim(f"same-bias-term/walk-{betas[0]:g}-{betas[1]:g}", "thesis 3.4",
+                Claim(f"same-bias-term/walk-{betas[0]:g}-{betas[1]:g}", "[notepad] 3.4",
                       f"first {OPENING} updates of nested Adam over those of an average of alike terms: walk, betas "
                       f"{betas}", 1.0,
                       Stat.of([float(_opening(d).mean()) for d in members]))
@@ -185,12 +185,13 @@ def _tasks(nets: Mapping[Any, list[Done]]) -> tuple[list[dict[str, Any]], list[C
             }
             part, at = f"{task}-{betas[0]:g}-{betas[1]:g}", f"{task}, betas {betas}"
             claims.append(
-                Claim(f"same/{part}", "thesis 3.2, open", f"share by which nested is worse, each at its best lr: {at}",
+                Claim(f"same/{part}", "[notepad] 3.2, open", f"share by which nested is worse, each at its best lr: "
+                                                             f"{at}",
                       0.0, worse(nested, plain), tolerance=NEAR[task], checks=fair(metric, "Adam", arms))
             )  # fmt: skip
             pairs = [(own[lr, True], own[lr, False]) for lr in dict.fromkeys(k[0] for k in own)]
             claims.append(
-                Claim(f"same-bias-term/{part}", "thesis 3.4, open",
+                Claim(f"same-bias-term/{part}", "[notepad] 3.4, open",
                       f"first tenth's updates of nested Adam over Adam's, mean over lr: {at}", 1.0, _early(pairs))
             )  # fmt: skip
     return rows, claims

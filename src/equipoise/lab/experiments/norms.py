@@ -1,4 +1,4 @@
-"""What weight decay does to norms and to the effective learning rate: the norm note, on a walk and on a network."""
+"""What weight decay does to norms and to the effective learning rate: [norm-note], on a walk and on a network."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from equipoise.monitor import Run
 from equipoise.theory import Forecast, effective_lr, forecast, norm_over_time, stationary
 from equipoise.theory._check import Array
 
-SOURCE = "norm note"
+SOURCE = "[norm-note]"
 OPTIMIZERS = ("ngd", "adamw", "muon")
 OPTIONS: dict[str, dict[str, Any]] = {"muon": {"momentum": 0.95, "nesterov": False, "scale": "none"}}
 SYSTEMS = {"walk": "linear.weight", "mlp": "body.1.weight"}
-"""The simple system of RE appendix J, and a network with batch normalisation on digits: the tensor that is followed."""
+"""The tensor that is followed: in the system of [kosson2024] appendix J, in a batch-normalised network on digits."""
 
 GROWN = 2.0
 """Norm at equilibrium over the initial one."""
@@ -55,13 +55,13 @@ class Norms(Experiment):
     """Norm and effective learning rate with and without weight decay, over the note's formulas."""
 
     name: ClassVar[str] = "norms"
-    source: ClassVar[str] = "norm note"
+    source: ClassVar[str] = "[norm-note]"
     about: ClassVar[str] = "Norms grow as √t without decay and relax with it; effective lr falls as 1/√t or settles."
     statements: ClassVar[Mapping[str, str]] = {
-        "grows": "norm note: without decay norms grow as √t, and the effective lr falls as 1/√t",
-        "relaxes": "norm note: with decay norms relax to √(η/(λ(2 − ηλ)))·U, and the effective lr to √(2ηλ)",
+        "grows": "[norm-note]: without decay norms grow as √t, and the effective lr falls as 1/√t",
+        "relaxes": "[norm-note]: with decay norms relax to √(η/(λ(2 − ηλ)))·U, and the effective lr to √(2ηλ)",
         "momentum": "theory: the effective lr settles at √(2ηλ) times momentum's factor, which the note leaves out",
-        "size": "norm note: AdamW's updates have 0.2 as root mean square",
+        "size": "[norm-note]: AdamW's updates have 0.2 as root mean square",
     }
 
     def trials(self, preset: str) -> list[Trial]:
@@ -242,7 +242,8 @@ def _claims(
     ]  # fmt: skip
     if decays:
         found.append(
-            Claim(f"momentum/{where}", "RE Table 1; theory", f"effective lr {of}, over √(2ηλ)·momentum factor", 1.0,
+            Claim(f"momentum/{where}", "[kosson2024] Table 1; theory",
+                  f"effective lr {of}, over √(2ηλ)·momentum factor", 1.0,
                   row["effective lr / theory"], tolerance=0.1)
         )  # fmt: skip
     else:

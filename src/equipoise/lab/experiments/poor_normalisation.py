@@ -1,4 +1,4 @@
-"""Layer normalisation leaves neurons unbalanced: RE Fig. 5 left, SGDM against its rotational variant over lr."""
+"""Layer normalisation leaves neurons unbalanced: SGDM against its rotational variant over lr.  [kosson2024] Fig. 5."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from equipoise.lab.results import Claim, Stat
 from equipoise.lab.statistics import Check
 from equipoise.monitor import Run
 
-SOURCE = "RE Fig. 5 left"
+SOURCE = "[kosson2024] Fig. 5 left"
 METRIC = "test_accuracy"
 PLAIN, VARIANT = "sgdm", "rotational_sgdm"
 
@@ -61,8 +61,10 @@ class PoorNormalisation(Experiment):
     source: ClassVar[str] = SOURCE
     about: ClassVar[str] = "With layer normalisation neurons rotate unevenly under SGDM; controlled rotation helps."
     statements: ClassVar[Mapping[str, str]] = {
-        "better": "RE Fig. 5 left: with layer normalisation RV-SGDM is better than SGDM, at its best lr and others",
-        "uneven": "RE section 3: with layer normalisation SGDM rotates neurons less evenly; its variant does not",
+        "better": "[kosson2024] Fig. 5 left: with layer normalisation RV-SGDM is better than SGDM, at its best lr and "
+        "others",
+        "uneven": "[kosson2024] section 3: with layer normalisation SGDM rotates neurons less evenly; its variant "
+        "does not",
     }
 
     def trials(self, preset: str) -> list[Trial]:
@@ -171,8 +173,8 @@ def _uneven(cases: Mapping[Setting, tuple[list[Done], Mapping[int, Turning]]]) -
 
     of = "spread of rotation over neurons"
     return [
-        Claim("uneven/layer", "RE section 3", f"{of}, SGDM with layer over with batch normalisation", 1.0,
+        Claim("uneven/layer", "[kosson2024] section 3", f"{of}, SGDM with layer over with batch normalisation", 1.0,
               ratio(layer, batch), "above", checks=checks(layer, batch)),
-        Claim("uneven/variant", "RE section 3", f"{of}, layer normalisation, RV-SGDM over SGDM", 1.0,
+        Claim("uneven/variant", "[kosson2024] section 3", f"{of}, layer normalisation, RV-SGDM over SGDM", 1.0,
               ratio(even, layer), "below", checks=checks(even, layer)),
     ]  # fmt: skip

@@ -1,4 +1,4 @@
-"""Where random walks settle: RE Table 1 for every optimizer, and RE Fig. 8, AdamW against Adam + L2."""
+"""Where random walks settle, for every optimizer; AdamW against Adam + L2.  [kosson2024] Table 1, Fig. 8."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ TENSOR = "linear.weight"
 LATE = 2 / 3
 """What comes after this share of the steps is settled."""
 
-CLAIMED = {"sgdm": "RE Table 1", "adamw": "RE Table 1", "lion": "RE Eq. 70–72"}
-"""What RE has formulas for, besides Adam + L2; `theory` has the others."""
+CLAIMED = {"sgdm": "[kosson2024] Table 1", "adamw": "[kosson2024] Table 1", "lion": "[kosson2024] Eq. 70–72"}
+"""What [kosson2024] has formulas for, besides Adam + L2; `theory` has the others."""
 
 BETAS = {"lion": (0.9, 0.99), "adam_l2": (0.9, 0.999), "rmsprop": (0.0, 0.99)}
 MOMENTUM = {"muon": 0.95, "sgdm": 0.9, "signsgdm": 0.9}
@@ -50,7 +50,7 @@ SIZES = {
     "small": _Size(128, 3000, 1e-3, 3, paper=0, neurons=64),
     "full": _Size(128, 100_000, 1e-4, 5, paper=100_000, neurons=128),
 }
-"""C = K, steps, decay of a step, seeds, and the steps of AdamW and Adam + L2 as in RE Fig. 8, where they are run so."""
+"""C = K, steps, decay of a step, seeds, and the steps of AdamW and Adam + L2 where run as in [kosson2024] Fig. 8."""
 
 BATCH = 32
 POINTS = 60
@@ -59,14 +59,15 @@ POINTS = 60
 
 @final
 class RandomWalk(Experiment):
-    """The simple system of RE appendix J under every optimizer, its neurons measured one by one."""
+    """The simple system of [kosson2024] appendix J under every optimizer, its neurons measured one by one."""
 
     name: ClassVar[str] = "random-walk"
-    source: ClassVar[str] = "RE Fig. 8, Table 1, appendix J"
+    source: ClassVar[str] = "[kosson2024] Fig. 8, Table 1, appendix J"
     about: ClassVar[str] = "Norm and rotation that random walks settle at; AdamW balances neurons, Adam + L2 does not."
     statements: ClassVar[Mapping[str, str]] = {
-        "table": "RE Table 1: norm and rotation that random walks settle at, by optimizer",
-        "balance": "RE Fig. 8: where gradients differ in size, AdamW rotates neurons alike, and Adam + L2 does not",
+        "table": "[kosson2024] Table 1: norm and rotation that random walks settle at, by optimizer",
+        "balance": "[kosson2024] Fig. 8: where gradients differ in size, AdamW rotates neurons alike, and Adam + L2 "
+        "does not",
     }
 
     def trials(self, preset: str) -> list[Trial]:
@@ -110,7 +111,7 @@ class RandomWalk(Experiment):
             rows.append(row)
             if name in CLAIMED:
                 claims += [
-                    Claim(f"table/{name}-{what}", CLAIMED[name], f"{what} of {name}, over RE's", 1.0,
+                    Claim(f"table/{name}-{what}", CLAIMED[name], f"{what} of {name}, over [kosson2024]'s", 1.0,
                           row[f"{what} / small_step"])
                     for what in ("norm", "rotation")
                 ]  # fmt: skip
@@ -120,7 +121,7 @@ class RandomWalk(Experiment):
         return Outcome(rows, claims, curves)
 
     def draw(self, outcome: Outcome, figure: Any) -> None:
-        """RE Fig. 8: neurons with large and small gradients in colours, all in black, the prediction dashed."""
+        """Neurons with large and small gradients in colours, all in black, prediction dashed.  [kosson2024] Fig. 8."""
         axes = figure.subplots(2, 2, sharex=True)
         names = [n for n in ("adamw", "adam_l2") if n in outcome.curves]
         for line, name in zip(axes, names, strict=False):
@@ -130,7 +131,7 @@ class RandomWalk(Experiment):
                 for k, colour in zip(range(len(few)), ("tab:blue", "tab:green", "tab:orange", "tab:pink"), strict=True):
                     axis.plot(walk.steps, few[k], color=colour, lw=0.8, label=f"‖g‖‖w‖ = {walk.shown[k]:.1e}")
                 axis.plot(walk.steps, every, color="black", label="all neurons")
-                axis.axhline(walk.expected(what, "small_step"), color="red", ls="--", label="RE")
+                axis.axhline(walk.expected(what, "small_step"), color="red", ls="--", label="[kosson2024]")
                 axis.set(title=f"{name}: {what}", ylim=(0, None))
         for axis in axes[-1]:
             axis.set_xlabel("step")
@@ -215,9 +216,10 @@ def _balance(walks: dict[str, list[_Walk]]) -> list[Claim]:
     adamw, l2 = ([w.spread for w in walks[name]] for name in ("adamw", "adam_l2"))
     times = [b / a for a, b in zip(adamw, l2, strict=False)]
     return [
-        Claim("balance/adamw", "RE Fig. 8", "spread of AdamW's rotation over neurons (0: all alike)", 0.0,
+        Claim("balance/adamw", "[kosson2024] Fig. 8", "spread of AdamW's rotation over neurons (0: all alike)", 0.0,
               Stat.of(adamw)),
-        Claim("balance/adam-l2", "RE Fig. 8", "spread of Adam + L2's rotation over AdamW's", 2.0, Stat.of(times),
+        Claim("balance/adam-l2", "[kosson2024] Fig. 8",
+              "spread of Adam + L2's rotation over AdamW's", 2.0, Stat.of(times),
               "above"),
     ]  # fmt: skip
 
@@ -230,7 +232,7 @@ def _setting(name: str, size: _Size) -> tuple[float, float]:
     if size.paper and name == "adam_l2":
         return 1e-3, 1e-3
     g = 1 / math.sqrt(C * BATCH)  # ‖∇‖ at unit norm: C inputs, outputs' gradients of 1/(CB) over B samples
-    if name == "sgdm":  # RE: ‖w‖⁴ = ηg²/(2λ(1−α)), and the decay of a step is ηλ/(1−α)
+    if name == "sgdm":  # [kosson2024]: ‖w‖⁴ = ηg²/(2λ(1−α)), and the decay of a step is ηλ/(1−α)
         lr = wanted**2 * (1 - 0.9) * math.sqrt(2 * rate) / g
         return lr, rate * (1 - 0.9) / lr
     if name == "adam_l2":  # λw is divided by √v, too, which is g/(√C‖w‖)

@@ -1,4 +1,4 @@
-"""Layers whose scale matters: the radial gradient as weight decay, RE Fig. 11 and appendix L."""
+"""Layers whose scale matters: the radial gradient as weight decay, [kosson2024] Fig. 11 and appendix L."""
 
 from __future__ import annotations
 
@@ -55,12 +55,15 @@ class ScaleSensitive(Experiment):
     """VGG without normalisation, with weight standardisation, and with batch normalisation, under SGDM."""
 
     name: ClassVar[str] = "scale-sensitive"
-    source: ClassVar[str] = "RE Fig. 11, appendix L"
+    source: ClassVar[str] = "[kosson2024] Fig. 11, appendix L"
     about: ClassVar[str] = "Without normalisation gradients have a radial part; does λ + λ_u predict norm and rotation?"
     statements: ClassVar[Mapping[str, str]] = {
-        "normalised": "RE Fig. 11: with weights standardised or normalised there is no radial part; Table 1 holds",
-        "radial": "RE Fig. 11: in a VGG without normalisation gradients have a radial part, which grows over training",
-        "effective": "RE Fig. 11: with λ + λ_u for λ, Table 1 predicts the norm and rotation of scale-sensitive layers",
+        "normalised": "[kosson2024] Fig. 11: with weights standardised or normalised there is no radial part; Table 1 "
+        "holds",
+        "radial": "[kosson2024] Fig. 11: in a VGG without normalisation gradients have a radial part, which grows "
+        "over training",
+        "effective": "[kosson2024] Fig. 11: with λ + λ_u for λ, Table 1 predicts the norm and rotation of "
+        "scale-sensitive layers",
     }
 
     def trials(self, preset: str) -> list[Trial]:
@@ -95,15 +98,16 @@ class ScaleSensitive(Experiment):
             row["layers"] = len(networks[0].layers)
             for column, value in (
                 ("test accuracy", "accuracy"), ("λ_u / λ", "radial"), ("largest |λ_u / λ|", "largest"),
-                ("rotation / RE", "rotation"), ("rotation / RE with λ_e", "rotation_e"), ("norm / RE", "norm"),
-                ("norm / RE with λ_e", "norm_e"), ("layers with λ_e > 0", "settling"),
+                ("rotation / [kosson2024]", "rotation"), ("rotation / [kosson2024] with λ_e", "rotation_e"),
+                ("norm / [kosson2024]", "norm"),
+                ("norm / [kosson2024] with λ_e", "norm_e"), ("layers with λ_e > 0", "settling"),
             ):  # fmt: skip
                 row[column] = Stat.of([getattr(n, value) for n in networks])
             rows.append(row)
         return Outcome(rows, _claims(found, rows), {name: networks[0] for name, networks in found.items()})
 
     def draw(self, outcome: Outcome, figure: Any) -> None:
-        """As RE Fig. 11: λ_u, norm and rotation of two layers, those with the least and the most λ_u when plain."""
+        """λ_u, norm and rotation of the two layers with least and most λ_u when plain.  As [kosson2024] Fig. 11."""
         plain = outcome.curves.get("plain") or next(iter(outcome.curves.values()))
         order = sorted(range(len(plain.layers)), key=lambda i: abs(plain.layers[i].radial))
         axes = figure.subplots(3, 2, sharex=True)
@@ -119,8 +123,10 @@ class ScaleSensitive(Experiment):
                     if dashed is not None and math.isfinite(dashed):
                         axis.plot([LATE * steps[-1], steps[-1]], [dashed, dashed], color=colour, ls="--")
             axes[0, column].set(title=f"layer {index + 1}: λ_u / λ, smoothed")
-            axes[1, column].set(title="norm, smoothed (dashed: RE with λ_e)", ylim=(0, None))
-            axes[2, column].set(title="rotation, smoothed (dashed: RE with λ_e)", ylim=(0, None), xlabel="step")
+            axes[1, column].set(title="norm, smoothed (dashed: [kosson2024] with λ_e)", ylim=(0, None))
+            axes[2, column].set(
+                title="rotation, smoothed (dashed: [kosson2024] with λ_e)", ylim=(0, None), xlabel="step"
+            )
         axes[1, 0].legend(loc="lower right", fontsize=8)
 
 
@@ -160,7 +166,7 @@ class _Layer:
             "rotations": _smooth(curve(run, "rotation", name)[1]),
             "early": float(abs(radial[steps <= EARLY * steps[-1]].mean())),
             "radial": float(late("radial_decay").mean()), "norm": rms(late("norm")), "rotation": rms(late("rotation")),
-            # The gradient at unit norm: inverse to the norm where a layer is scale-invariant (RE Eq. 2).
+            # The gradient at unit norm: inverse to the norm where a layer is scale-invariant ([kosson2024] Eq. 2).
             "grad": rms(late("grad_norm") * late("norm")),
         }  # fmt: skip
 
@@ -170,7 +176,7 @@ class _Layer:
         return self.trial.weight_decay + self.radial
 
     def predicted(self, decay: float) -> _Predicted:
-        """RE's Table 1 with this decay; nothing settles where it is not positive."""
+        """[kosson2024]'s Table 1 with this decay; nothing settles where it is not positive."""
         if decay <= 0:
             return _Predicted(math.nan, math.nan)
         at = stationary(
@@ -248,7 +254,7 @@ def _variant(trial: Trial) -> str:
 
 
 def _claims(found: dict[str, list[_Network]], rows: Sequence[dict[str, Any]]) -> list[Claim]:
-    claims, fig = [], "RE Fig. 11"
+    claims, fig = [], "[kosson2024] Fig. 11"
     table = {row["network"]: row for row in rows}
     for name in ("standardised", "batch norm"):
         if name in table:
@@ -256,9 +262,11 @@ def _claims(found: dict[str, list[_Network]], rows: Sequence[dict[str, Any]]) ->
             claims += [
                 Claim(f"normalised/{key}-radial", fig, f"largest |λ_u / λ| of a layer, {name}", 0.0,
                       row["largest |λ_u / λ|"]),
-                Claim(f"normalised/{key}-rotation", fig, f"rotation over RE's, {name}", 1.0, row["rotation / RE"],
+                Claim(f"normalised/{key}-rotation", fig, f"rotation over [kosson2024]'s, {name}", 1.0,
+                      row["rotation / [kosson2024]"],
                       tolerance=0.1),
-                Claim(f"normalised/{key}-norm", fig, f"norm over RE's, {name}", 1.0, row["norm / RE"], tolerance=0.1),
+                Claim(f"normalised/{key}-norm", fig, f"norm over [kosson2024]'s, {name}", 1.0,
+                      row["norm / [kosson2024]"], tolerance=0.1),
             ]  # fmt: skip
     if "plain" in table:
         row, networks = table["plain"], found["plain"]
@@ -267,9 +275,12 @@ def _claims(found: dict[str, list[_Network]], rows: Sequence[dict[str, Any]]) ->
             Claim("radial/size", fig, "largest |λ_u / λ| of a layer, plain", 0.1, row["largest |λ_u / λ|"], "above"),
             Claim("radial/growth", fig, "growth of |λ_u / λ| over training, plain", 0.0,
                   Stat.of([n.growth for n in networks]), "above"),
-            Claim("effective/rotation", fig, "rotation over RE's with λ_e, plain", 1.0, row["rotation / RE with λ_e"],
+            Claim("effective/rotation", fig, "rotation over [kosson2024]'s with λ_e, plain", 1.0, row["rotation / "
+                                                                                                      "[kosson2024] "
+                                                                                                      "with λ_e"],
                   tolerance=0.1),
-            Claim("effective/norm", fig, "norm over RE's with λ_e, plain", 1.0, row["norm / RE with λ_e"],
+            Claim("effective/norm", fig, "norm over [kosson2024]'s with λ_e, plain", 1.0, row["norm / [kosson2024] "
+                                                                                              "with λ_e"],
                   tolerance=0.1),
             Claim("effective/better", fig, "error |log| of rotation with λ less that with λ_e, plain", 0.0, better,
                   "above"),

@@ -1,4 +1,4 @@
-"""What the schedules that are made for equal memory do for the final loss: memory article Eq. 16 and 17."""
+"""What the schedules that are made for equal memory do for the final loss: [memory-article] Eq. 16 and 17."""
 
 from __future__ import annotations
 
@@ -69,16 +69,16 @@ class Schedules(Experiment):
     """Every schedule at its best learning rate, weight decay being the same."""
 
     name: ClassVar[str] = "schedules"
-    source: ClassVar[str] = "memory article Eq. 16 and 17"
+    source: ClassVar[str] = "[memory-article] Eq. 16 and 17"
     about: ClassVar[str] = "Do schedules by which every batch counts the same end at a lower loss?"
     statements: ClassVar[Mapping[str, str]] = {
-        "optimal": "memory article, 'Optimal Schedule': Eq. 16 and 17 are optimal, as every batch counts the same (no "
+        "optimal": "[memory-article] 'Optimal Schedule': Eq. 16 and 17 are optimal, as every batch counts the same (no "
         "run was made); here: their loss against schedules that fall to zero at the end",
-        "endless": "memory article after Eq. 16: it needs no preset end and trains on as long as one likes, as the "
+        "endless": "[memory-article] after Eq. 16: it needs no preset end and trains on as long as one likes, as the "
         "stable stage of WSD; here: its loss against a constant learning rate's",
-        "collapse": "memory article after Eq. 16: at constant weight decay the weights may collapse as lr → 0, which "
+        "collapse": "[memory-article] after Eq. 16: at constant weight decay the weights may collapse as lr → 0, which "
         "Eq. 17 mends; here: the norm of hidden weights at the end",
-        "tied": "memory article Eq. 17: it mends Eq. 16; here: its loss against Eq. 16's",
+        "tied": "[memory-article] Eq. 17: it mends Eq. 16; here: its loss against Eq. 16's",
     }
 
     def trials(self, preset: str) -> list[Trial]:
@@ -150,14 +150,15 @@ def _collapse(task: str, done: Sequence[Done], lr: float) -> Claim:
     own = {key[0]: v for key, v in by_setting([d for d in done if d.trial.lr == lr], ["schedule"]).items()}
     first, second = (own.get(SCHEDULES[name]["schedule"], []) for name in EQUAL)
     larger = by_seed(second, first, lambda a, b: a.measured["norm"] / b.measured["norm"])
-    return Claim(f"collapse/{task}", "memory article", f"{task}: last norm of hidden layers at the best lr of Eq. 16, "
+    return Claim(f"collapse/{task}", "[memory-article]", f"{task}: last norm of hidden layers at the best lr of Eq. "
+                                                         f"16, "
                  "Eq. 17 over Eq. 16", 1.0, larger, "above")  # fmt: skip
 
 
 def _claims(
     task: str, best: Mapping[str, Sequence[Done]], sweeps: Mapping[str, Mapping[Setting, Sequence[Done]]]
 ) -> list[Claim]:  # fmt: skip
-    source, found = "memory article", []
+    source, found = "[memory-article]", []
 
     def checks(mine: str, other: str) -> list[Check]:
         return fair(METRIC, other, {name: (best[name], sweeps[name]) for name in (mine, other)})

@@ -1,4 +1,4 @@
-"""The rotational variants' own hyperparameters: averaging, centring, granularity. RE Fig. 15."""
+"""The rotational variants' own hyperparameters: averaging, centring, granularity. [kosson2024] Fig. 15."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from equipoise.lab.results import Claim, Stat
 from equipoise.monitor import Run
 
 DEFAULT: dict[str, Any] = {"track": 0.99, "center": True, "granularity": "neuron"}
-"""RE's: centred, by neuron."""
+"""[kosson2024]'s: centred, by neuron."""
 
 NEAR = {"resnet": 0.02, "gpt": 0.05}
-"""What is taken as stable, relative: RE gives no number."""
+"""What is taken as stable, relative: [kosson2024] gives no number."""
 
 METRICS = {"resnet": "test_accuracy", "gpt": "test_perplexity"}
 
@@ -61,10 +61,10 @@ class Sensitivity(Experiment):
     """Rotational SGDM on a ResNet, rotational AdamW on a GPT."""
 
     name: ClassVar[str] = "sensitivity"
-    source: ClassVar[str] = "RE Fig. 15"
+    source: ClassVar[str] = "[kosson2024] Fig. 15"
     about: ClassVar[str] = "How much do averaging, centring and granularity of rotational variants matter?"
     statements: ClassVar[Mapping[str, str]] = {
-        "insensitive": "RE Fig. 15: tracking, centring and granularity of rotational variants matter little",
+        "insensitive": "[kosson2024] Fig. 15: tracking, centring and granularity of rotational variants matter little",
     }
 
     def trials(self, preset: str) -> list[Trial]:
@@ -110,7 +110,7 @@ class Sensitivity(Experiment):
             if case != list(_case(DEFAULT)):
                 label = _label(rows[-1])
                 claims.append(
-                    Claim(f"insensitive/{model}-{label.replace(' ', '-').replace(',', '')}", "RE Fig. 15",
+                    Claim(f"insensitive/{model}-{label.replace(' ', '-').replace(',', '')}", "[kosson2024] Fig. 15",
                           f"{rows[-1]['metric']} of the {model} over the default's: {label}", 1.0, ratio,
                           tolerance=NEAR[model], checks=[learnt(list(base.values()))])
                 )  # fmt: skip

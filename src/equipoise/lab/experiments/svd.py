@@ -1,4 +1,4 @@
-"""The singular values of weights, gradients and updates of a ResNet and a GPT, under AdamW and Muon: thesis 5.3."""
+"""The singular values of weights, gradients and updates of a ResNet and a GPT, under AdamW and Muon: [notepad] 5.3."""
 
 from __future__ import annotations
 
@@ -60,24 +60,23 @@ class Svd(Experiment):
     """Stable rank, effective rank and leading singular vectors of weights, gradients and updates."""
 
     name: ClassVar[str] = "svd"
-    source: ClassVar[str] = "thesis 5.3"
+    source: ClassVar[str] = "[notepad] 5.3"
     about: ClassVar[str] = (
         "What do the singular values of weights, gradients and updates look like under AdamW and Muon?"
     )
     statements: ClassVar[Mapping[str, str]] = {
-        "orthogonal-steps": "Muon appendix C.3: the steepest step under the spectral norm has equal singular values",
+        "orthogonal-steps": "[muon-appendix] C.3: the steepest step under the spectral norm has equal singular values",
         "adam-low-rank": (
-            "Muon's motive, outside the sources (Jordan et al. 2024): steps of Adam are dominated by few directions"
+            "Muon's motive, outside the sources ([jordan2024]): steps of Adam are dominated by few directions"
         ),
-        "weights-diverse": (
-            "Liu et al. 2025, the thesis' [4]: weights trained by Muon have a higher entropy of singular values"
-        ),
+        "weights-diverse": ("[liu2025]: weights trained by Muon have a higher entropy of singular values"),
         "gradients-low-rank": (
-            "thesis 5.3 means to look at the SVD of a ResNet and has no result; hypothesis: gradients have fewer"
+            "[notepad] 5.3 means to look at the SVD of a ResNet and has no result; hypothesis: gradients have fewer"
             " directions than a random matrix"
         ),
         "aligned": (
-            "thesis 5.3, open as well; hypothesis: the leading singular vectors of gradients lie nearer to the weights'"
+            "[notepad] 5.3, open as well; hypothesis: the leading singular vectors of gradients lie nearer to the "
+            "weights'"
             " than chance has it"
         ),
     }
@@ -193,18 +192,19 @@ def _claims(
         where = f"of the {model} under {name}"
         if name == "muon":
             found.append(
-                Claim(f"orthogonal-steps/{model}", "Muon appendix C.3", f"effective rank of updates {where}, a share",
+                Claim(f"orthogonal-steps/{model}", "[muon-appendix] C.3", f"effective rank of updates {where}, a share",
                       1.0, Stat.of([s.late("share", "update") for s in each]))
             )  # fmt: skip
         else:
             found.append(
-                Claim(f"adam-low-rank/{model}", "Jordan et al. 2024", f"stable rank of updates {where}, over a random"
+                Claim(f"adam-low-rank/{model}", "[jordan2024]", f"stable rank of updates {where}, over a random"
                       " matrix's", 1.0, Stat.of([s.late("stable", "update") for s in each]), "below")
             )  # fmt: skip
         found += [
-            Claim(f"gradients-low-rank/{model}-{name}", "thesis 5.3, open", f"stable rank of gradients {where}, over a"
+            Claim(f"gradients-low-rank/{model}-{name}", "[notepad] 5.3, open", f"stable rank of gradients {where}, "
+                                                                               f"over a"
                   " random matrix's", 1.0, Stat.of([s.late("stable", "grad") for s in each]), "below"),
-            Claim(f"aligned/{model}-{name}", "thesis 5.3, open", f"alignment of gradients and weights {where}, over"
+            Claim(f"aligned/{model}-{name}", "[notepad] 5.3, open", f"alignment of gradients and weights {where}, over"
                   " chance's", 1.0, Stat.of([s.alignment for s in each]), "above"),
         ]  # fmt: skip
     for model in dict.fromkeys(key[0] for key in chosen):
@@ -216,7 +216,7 @@ def _claims(
                 - adamw[b.trial.seed].late("share", "weight"),
             )  # fmt: skip
             found.append(
-                Claim(f"weights-diverse/{model}", "Liu et al. 2025", f"effective rank of the {model}'s last weights, a"
+                Claim(f"weights-diverse/{model}", "[liu2025]", f"effective rank of the {model}'s last weights, a"
                       " share, Muon's less AdamW's", 0.0, more, "above")
             )  # fmt: skip
     checks = {model: [learnt(*(v for k, v in chosen.items() if k[0] == model))] for model, _ in chosen}

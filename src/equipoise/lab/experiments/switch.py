@@ -1,4 +1,4 @@
-"""Adam then SGD, and SGD then Adam, switched in the middle of a run: thesis 3.2."""
+"""Adam then SGD, and SGD then Adam, switched in the middle of a run: [notepad] 3.2."""
 
 from __future__ import annotations
 
@@ -69,11 +69,11 @@ class SwitchOver(Experiment):
     """Each alone at its best lr, and both orders, switched at a share of the steps."""
 
     name: ClassVar[str] = "switch"
-    source: ClassVar[str] = "thesis 3.2"
+    source: ClassVar[str] = "[notepad] 3.2"
     about: ClassVar[str] = "Adam then SGD, or SGD then Adam: is either better than one alone?"
     statements: ClassVar[Mapping[str, str]] = {
-        "sgd-first": "thesis 3.2, of another paper: SGD2Adam has some advantage (taken here: over Adam alone)",
-        "adam-first": "open question of the thesis, 3.2: Adam2SGD; the hypothesis is that it beats SGD alone",
+        "sgd-first": "[notepad] 3.2, of another paper: SGD2Adam has some advantage (taken here: over Adam alone)",
+        "adam-first": "open question of [notepad] 3.2: Adam2SGD; the hypothesis is that it beats SGD alone",
         "adam-last": "hypothesis, from the two lines above: SGD2Adam beats Adam2SGD",
         "second-decides": "theory: norm and rotation relax to the second optimizer's own, so that late in the run "
         "layers rotate as if it had been alone",
@@ -196,7 +196,8 @@ def _claims(
         against, statement = ("adamw", "sgd-first") if order == "SGD, Adam" else ("sgdm", "adam-first")
         where = f"{task}, switched at {at}"
         claims.append(
-            Claim(f"{statement}/{task}-{at}", "thesis 3.2", f"share by which {order} is worse than {ALONE[against]}: "
+            Claim(f"{statement}/{task}-{at}", "[notepad] 3.2", f"share by which {order} is worse than "
+                                                               f"{ALONE[against]}: "
                   f"{where}", 0.0, worse(members, alone.get(against, [])), "below", checks=checks(against))
         )  # fmt: skip
         other = switched.get(("Adam, SGD", at), [])

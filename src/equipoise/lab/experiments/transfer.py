@@ -1,4 +1,4 @@
-"""A setting tuned at a small size, moved by every rule of THEORY 9: how far from the best at the target?"""
+"""A setting tuned at a small size, moved by every rule of [theory] 9: how far from the best at the target?"""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ class Transfer(Experiment):
     """A sweep at the small size and at each target, and the best of the first moved to the others."""
 
     name: ClassVar[str] = "transfer"
-    source: ClassVar[str] = "THEORY 9"
+    source: ClassVar[str] = "[theory] 9"
     about: ClassVar[str] = (
         "A tuned setting moved to more steps, a larger batch or width, by published rules and naively."
     )
@@ -84,8 +84,8 @@ class Transfer(Experiment):
         **{code: f"{rule.source}: {rule.says}; here: at the target its loss is lower than unmoved"
            for code, rule in RULES.items() if code in
            ("memory-steps", "epoch-timescale", "power-lines", "width-product", "width-root", "complete-p")},
-        "beats-naive": "THEORY 9: rules that move weight decay beat those that move lr alone; here: the best of each",
-        "near-best": "THEORY 9: rules move a setting to near the best of the target; here: within 2 % of its loss",
+        "beats-naive": "[theory] 9: rules that move weight decay beat those that move lr alone; here: the best of each",
+        "near-best": "[theory] 9: rules move a setting to near the best of the target; here: within 2 % of its loss",
     }  # fmt: skip
 
     def trials(self, preset: str) -> list[Trial]:
@@ -267,7 +267,7 @@ def _claims(
                            "the best trained", 1 + NEAR, near, "below"))  # fmt: skip
     tops = [best(group, METRIC, lowest=True) for group in (published, naive)]
     if tops[0] is not None and tops[1] is not None:
-        found.append(Claim(f"beats-naive/{kind}", "THEORY 9", f"{kind} ×{FACTOR}: test loss, the best rule less "
+        found.append(Claim(f"beats-naive/{kind}", "[theory] 9", f"{kind} ×{FACTOR}: test loss, the best rule less "
                            "the best naive one", 0.0, gap(published[tops[0]], naive[tops[1]], METRIC),
                            "below"))  # fmt: skip
     return [dataclasses.replace(claim, checks=checks) for claim in found]

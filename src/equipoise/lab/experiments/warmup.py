@@ -1,4 +1,4 @@
-"""Do rotational variants need warmup? RE Fig. 5 right, and the first steps' rotation, RE Fig. 14."""
+"""Do rotational variants need warmup? And how fast do first steps rotate?  [kosson2024] Fig. 5 right, Fig. 14."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ FIRST = 1 / 10
 """The share of the steps that are the first ones."""
 
 PAIRS = {"adamw": "rotational_adamw", "sgdm": "rotational_sgdm"}
-"""The baseline and its rotational variant. RE Fig. 5 has SGDM, Fig. 14 AdamW."""
+"""The baseline and its rotational variant. [kosson2024] Fig. 5 has SGDM, Fig. 14 AdamW."""
 
 DECAY = {"adamw": 0.1, "sgdm": 5e-3}
 FAILED = 0.1
@@ -55,13 +55,14 @@ class Warmup(Experiment):
     """Large batches and few epochs, with warmup and without."""
 
     name: ClassVar[str] = "warmup"
-    source: ClassVar[str] = "RE Fig. 5 right, Fig. 14"
+    source: ClassVar[str] = "[kosson2024] Fig. 5 right, Fig. 14"
     about: ClassVar[str] = "Baselines rotate too fast at first, and warmup helps; do rotational variants need it?"
     measures_diverged: ClassVar[bool] = True
     statements: ClassVar[Mapping[str, str]] = {
-        "variant-better": "RE Fig. 5 right: without warmup the variant is more stable and better than the baseline",
-        "needed": "RE section 3: baselines need warmup, and their rotational variants less",
-        "fast": "RE section 3, Fig. 14: without warmup baselines rotate too fast at first, variants do not",
+        "variant-better": "[kosson2024] Fig. 5 right: without warmup the variant is more stable and better than the "
+        "baseline",
+        "needed": "[kosson2024] section 3: baselines need warmup, and their rotational variants less",
+        "fast": "[kosson2024] section 3, Fig. 14: without warmup baselines rotate too fast at first, variants do not",
     }
 
     def trials(self, preset: str) -> list[Trial]:
@@ -197,18 +198,19 @@ def _claims(kind: str, cases: Sequence[_Case]) -> list[Claim]:
     less = [a - b for a, b in zip(need[kind], need[pair[1]], strict=True)]
     where, learns, tuned = f"{kind}'s", _learns(kind, cases), _tuned(kind, cases)
     return [
-        Claim(f"variant-better/{kind}-stable", "RE Fig. 5 right",
+        Claim(f"variant-better/{kind}-stable", "[kosson2024] Fig. 5 right",
               f"accuracy without warmup, {where} variant less {kind}, mean over lr", 0.0,
               Stat.of([float(a.mean()) for a in ahead]), "above", checks=[learns]),
-        Claim(f"variant-better/{kind}-best", "RE Fig. 5 right",
+        Claim(f"variant-better/{kind}-best", "[kosson2024] Fig. 5 right",
               f"accuracy without warmup at its best lr, {where} variant less {kind}", 0.0, Stat.of(best), "above",
               checks=tuned),
-        Claim(f"needed/{kind}-gain", "RE section 3", f"accuracy that warmup gives {kind}, mean over lr", 0.0,
+        Claim(f"needed/{kind}-gain", "[kosson2024] section 3", f"accuracy that warmup gives {kind}, mean over lr", 0.0,
               Stat.of(need[kind]), "above", checks=[learns]),
-        Claim(f"needed/{kind}-less", "RE section 3", f"what warmup gives {kind} less what it gives its variant", 0.0,
+        Claim(f"needed/{kind}-less", "[kosson2024] section 3", f"what warmup gives {kind} less what it gives its "
+                                                               f"variant", 0.0,
               Stat.of(less), "above", checks=[learns]),
-        Claim(f"fast/{kind}", "RE section 3, Fig. 14",
+        Claim(f"fast/{kind}", "[kosson2024] section 3, Fig. 14",
               f"first rotation of {kind} over equilibrium's, no warmup, largest lr", 1.0, first[kind], "above"),
-        Claim(f"fast/{kind}-variant", "RE section 3", f"the same of {where} variant", 1.0, first[pair[1]],
+        Claim(f"fast/{kind}-variant", "[kosson2024] section 3", f"the same of {where} variant", 1.0, first[pair[1]],
               tolerance=0.1),
     ]  # fmt: skip

@@ -72,7 +72,7 @@ def gpt(
         tied: the output layer is the table of tokens.
         norm: with LayerNorm.
         std: of the initial weights.
-        gains: a learnable gain for each neuron of the linear layers, as RE gives rotational variants.
+        gains: a learnable gain for each neuron of the linear layers, as [kosson2024] gives rotational variants.
     """
     own = SIZES[_check.choice("size", size, SIZES)]
     d, w, h = (a or b for a, b in zip((depth, width, heads), own, strict=True))

@@ -1,4 +1,4 @@
-"""ResNet-20 for small images, ResNet-18 and -50 for large ones.  He et al. 2016."""
+"""ResNet-20 for small images, ResNet-18 and -50 for large ones.  [he2016]."""
 
 from __future__ import annotations
 

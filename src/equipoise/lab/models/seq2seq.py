@@ -51,7 +51,7 @@ def seq2seq(data: Data, *, size: str = "tiny", gains: bool = False, std: float =
     Args:
         data: of the task "pairs".
         size: one of `SIZES`.
-        gains: a learnable gain for each neuron of the linear layers, as RE gives rotational variants.
+        gains: a learnable gain for each neuron of the linear layers, as [kosson2024] gives rotational variants.
         std: of the initial weights.
     """
     depth, width, heads = SIZES[_check.choice("size", size, SIZES)]

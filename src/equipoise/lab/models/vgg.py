@@ -1,4 +1,4 @@
-"""VGG-13, with normalisation or not, with weight standardisation or not.  Simonyan & Zisserman 2015."""
+"""VGG-13, with normalisation or not, with weight standardisation or not.  [simonyan2015]."""
 
 from __future__ import annotations
 

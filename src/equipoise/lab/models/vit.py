@@ -1,4 +1,4 @@
-"""A vision transformer.  Dosovitskiy et al. 2021; DeiT-tiny by its size, Touvron et al. 2021."""
+"""A vision transformer.  [dosovitskiy2021]; DeiT-tiny by its size, [touvron2021]."""
 
 from __future__ import annotations
 

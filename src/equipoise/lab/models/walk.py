@@ -1,4 +1,4 @@
-"""The simple system of RE appendix J, for random walks."""
+"""The simple system of [kosson2024] appendix J, for random walks."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ class Walk(nn.Module):
     Args:
         inputs: C.
         outputs: K.
-        gammas: "normal" as in RE, or "ones".
+        gammas: "normal" as in [kosson2024], or "ones".
 
-    Reference: RE Eq. 88.
+    Reference: [kosson2024] Eq. 88.
     """
 
     gamma_in: Tensor
@@ -45,6 +45,6 @@ def walk(data: Data, *, gammas: str = "normal") -> Walk:
 
     Args:
         data: of the task "walk".
-        gammas: "normal" as in RE, or "ones".
+        gammas: "normal" as in [kosson2024], or "ones".
     """
     return Walk(data.info["inputs"], data.outputs, gammas)

@@ -19,8 +19,8 @@ KINDS = ("fine-tuning", "pairs", "text", "text repeated", "vision, batch norm", 
 class Workload:
     """A task with an optimizer, about half a minute a trial on one core.
 
-    Its reference sweep is over lr and `shrink`, the lr·wd·T of THEORY 9: how many times over the initial weights decay
-    by a factor e at a constant lr. The weight decay of a trial follows from both.
+    Its reference sweep is over lr and `shrink`, the lr·wd·T of [theory] 9: how many times over the initial weights
+    decay by a factor e at a constant lr. The weight decay of a trial follows from both.
 
     Attributes:
         name: unique, in the file's and the command's words.
