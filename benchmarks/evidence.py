@@ -10,11 +10,11 @@ import argparse
 import time
 from pathlib import Path
 
-from equipoise.lab.conduct import OUTCOME, conduct
 from equipoise.lab.experiments import PRESETS, catalogue, find
-from equipoise.lab.ledger import evidence, keep, ledger
-from equipoise.lab.page import write_marked, write_page
-from equipoise.lab.show import bars
+from equipoise.lab.report.ledger import evidence, keep, ledger
+from equipoise.lab.report.page import write_marked, write_page
+from equipoise.lab.report.terminal import bars
+from equipoise.lab.train.run_experiment import OUTCOME, conduct
 
 DOCS = Path("docs")
 

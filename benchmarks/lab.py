@@ -2,9 +2,9 @@
 
     python benchmarks/lab.py
 
-Trials run as `equipoise.lab.train` runs them, watched by default settings. The time inside the loss, `backward` and
-`optimizer.step` without watch's hooks is counted; the rest is batches, schedules, checks, checkpoints and watching.
-Start-up and the last test are left out.
+Trials run as `equipoise.lab.train.training` runs them, watched by default settings. The time inside the loss,
+`backward` and `optimizer.step` without watch's hooks is counted; the rest is batches, schedules, checks,
+checkpoints and watching. Start-up and the last test are left out.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from typing import Any
 
 import torch
 
-from equipoise.lab import optimizers, task
-from equipoise.lab.config import Trial
 from equipoise.lab.data import load
-from equipoise.lab.train import CHECK, train
-from equipoise.monitor.watching import Watch
+from equipoise.lab.train import optimizers, task
+from equipoise.lab.train.training import CHECK, train
+from equipoise.lab.train.trial import Trial
+from equipoise.monitor.watch.watcher import Watch
 
 TRIALS = {
     "ResNet-20, digits": Trial(model="resnet", batch_size=128, steps=80),

@@ -14,13 +14,13 @@ from typing import Any
 
 import torch
 
-from equipoise.lab.config import Trial
 from equipoise.lab.data import load
 from equipoise.lab.data.baselines import rows
 from equipoise.lab.experiments._tasks import MEDIUM
-from equipoise.lab.page import write_marked
-from equipoise.lab.results import markdown
-from equipoise.lab.train import train
+from equipoise.lab.report.claims import markdown
+from equipoise.lab.report.page import write_marked
+from equipoise.lab.train.training import train
+from equipoise.lab.train.trial import Trial
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "lab.md"
 

@@ -17,7 +17,7 @@ from pathlib import Path
 import torch
 from workloads import PARTS, STEPS, Outcome, Trial, Workload, healthy, outcome, trial_of
 
-from equipoise.planner.finding import Finding
+from equipoise.finding import Finding
 
 MARK, END = "<!-- table: python benchmarks/planted.py --write -->", "<!-- end of table -->"
 PAGE = Path(__file__).parents[1] / "docs" / "diagnosis.md"

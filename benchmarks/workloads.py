@@ -24,9 +24,9 @@ import torch
 from torch import Tensor, nn
 
 import equipoise as eq
+from equipoise.finding import Finding
 from equipoise.lab.data import Data, Split, digits, fashion, text
 from equipoise.lab.models import Gpt, Vit, mlp
-from equipoise.planner.finding import Finding
 
 STEPS = 400
 STDLIB = Path(sysconfig.get_paths()["stdlib"])

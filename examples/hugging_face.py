@@ -14,7 +14,7 @@ from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainerCallback, 
 
 import equipoise as eq
 from equipoise import schedules
-from equipoise.monitor.hf import WatchCallback
+from equipoise.monitor.frameworks.huggingface import WatchCallback
 
 STEPS = 40
 

@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import equipoise as eq
 from equipoise import schedules
-from equipoise.monitor.lightning import WatchCallback
+from equipoise.monitor.frameworks.lightning import WatchCallback
 
 STEPS = 40
 

@@ -201,7 +201,7 @@ def test_no_command_shows_the_help() -> None:
 def test_watching_never_imports_torch(tmp_path: Path) -> None:
     code = (
         "import sys; from equipoise.monitor import Column, Layout, Run, RunWriter; "
-        "from equipoise.monitor.glance import Look; from equipoise.monitor.screen import render; "
+        "from equipoise.monitor.runs.snapshot import Look; from equipoise.monitor.runs.terminal import render; "
         "w = RunWriter(sys.argv[1], layouts=[Layout([Column('rotation', 'a')])]); w.append(1, [1.0]); w.close(); "
         "render(Look(Run.open(sys.argv[1])).now()); assert 'torch' not in sys.modules"
     )
@@ -219,7 +219,8 @@ def test_planning_never_imports_torch() -> None:
 
 def test_the_lab_lists_without_torch() -> None:
     code = (
-        "import sys; from equipoise.lab.show import catalogue; from equipoise.lab.ledger import ledger; "
+        "import sys; from equipoise.lab.report.terminal import catalogue; "
+        "from equipoise.lab.report.ledger import ledger; "
         "assert len(catalogue()) > 20 and len(ledger()) > 50 and 'torch' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -27,7 +27,8 @@ import equipoise as eq
 HERE = Path(__file__).parent
 EXAMPLE = HERE.parent / "examples" / "distributed.py"
 LOADED = ("torch._dynamo", "torch.distributed.checkpoint.state_dict", "torch.distributed.fsdp",
-          "equipoise.lab.models.gpt", "equipoise.monitor.diagnose", "equipoise.monitor.watching")  # fmt: skip
+          "equipoise.lab.models.gpt", "equipoise.monitor.diagnose.diagnosis",
+          "equipoise.monitor.watch.watcher")  # fmt: skip
 OPTIMIZERS = ("rotational_adamw", "muon")
 EXACT = 1e-11
 ROUNDED = {"rotational_adamw": 1e-5, "muon": 5e-3}

@@ -40,15 +40,19 @@ CASES: dict[str, tuple[str | None, Callable[[Path], dict[str, torch.Tensor]]]] =
 LOADED = {
     "plain": ("torch._dynamo",),
     "accelerated": ("accelerate",),
-    "hugging_face": ("transformers.trainer", "transformers.models.gpt2.modeling_gpt2", "equipoise.monitor.hf"),
-    "lightning_fit": ("lightning", "equipoise.monitor.lightning"),
+    "hugging_face": (
+        "transformers.trainer",
+        "transformers.models.gpt2.modeling_gpt2",
+        "equipoise.monitor.frameworks.huggingface",
+    ),
+    "lightning_fit": ("lightning", "equipoise.monitor.frameworks.lightning"),
 }
 """What takes long to import."""
 
 
 def train(name: str, *commands: str) -> None:
     """The example, once for each command, each in a process of its own."""
-    loaded = ",".join(("equipoise.monitor.watching", "equipoise.monitor.diagnose", *LOADED[name]))
+    loaded = ",".join(("equipoise.monitor.watch.watcher", "equipoise.monitor.diagnose.diagnosis", *LOADED[name]))
     script = [sys.executable, str(Path(__file__).with_name("many_runs.py")), str(EXAMPLES / f"{name}.py"), loaded]
     words = [word for command in commands for word in ("float32", "0", command)]
     done = subprocess.run([*script, *words], capture_output=True, text=True, check=False)

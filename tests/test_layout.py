@@ -17,17 +17,20 @@ ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "equipoise"
 MAY_IMPORT = {
     "_extras": set(),
-    "_memory": set(),
+    "_malloc": set(),
+    "_viewer": set(),
+    "_check": set(),
+    "finding": set(),
     "sources": set(),
-    "theory": set(),
-    "schedules": {"theory", "_extras"},
-    "geometry": {"theory"},
-    "optim": {"theory", "schedules", "geometry"},
-    "planner": {"theory", "schedules", "optim"},
-    "monitor": {"_extras", "_memory", "theory", "schedules", "optim", "planner"},
-    "board": {"_memory", "theory", "schedules", "planner", "monitor"},
-    "lab": {"_extras", "theory", "schedules", "geometry", "optim", "planner", "monitor", "board"},
-    "cli": {"_extras", "theory", "schedules", "planner", "monitor", "board", "lab"},
+    "theory": {"_check"},
+    "schedules": {"_check", "theory", "_extras"},
+    "geometry": {"_check", "theory"},
+    "optim": {"_check", "theory", "schedules", "geometry"},
+    "planner": {"_check", "finding", "_viewer", "theory", "schedules", "optim"},
+    "monitor": {"_check", "finding", "_viewer", "_extras", "_malloc", "theory", "schedules", "optim", "planner"},
+    "board": {"_check", "finding", "_malloc", "theory", "schedules", "planner", "monitor"},
+    "lab": {"_check", "finding", "_extras", "theory", "schedules", "geometry", "optim", "planner", "monitor", "board"},
+    "cli": {"_check", "finding", "_extras", "theory", "schedules", "planner", "monitor", "board", "lab"},
 }
 """What each part may import of the others. Every part must be listed."""
 
@@ -45,6 +48,20 @@ def imported_by(path: Path) -> set[str]:
     return names
 
 
+def reached_by(path: Path) -> set[str]:
+    """What a file reaches through the package itself: `import equipoise` and then `equipoise.board`."""
+    tree = ast.parse(path.read_text())
+    own = {
+        a.asname or a.name
+        for n in ast.walk(tree)
+        if isinstance(n, ast.Import)
+        for a in n.names
+        if a.name == "equipoise"
+    }
+    names = {n.attr for n in ast.walk(tree) if isinstance(n, ast.Attribute) and getattr(n.value, "id", None) in own}
+    return {f"equipoise.{equipoise._FROM.get(name, name)}" for name in names}
+
+
 def part_of(path: Path) -> str:
     return path.relative_to(SOURCE).parts[0].removesuffix(".py")
 
@@ -56,12 +73,29 @@ FILES = [p for p in sorted(SOURCE.rglob("*.py")) if part_of(p) not in ("__init__
 def test_imports_go_one_way(path: Path) -> None:
     part = part_of(path)
     assert part in MAY_IMPORT, f"say in MAY_IMPORT what {part} may import"
-    imported = imported_by(path)
+    imported = imported_by(path) | reached_by(path)
     parts = {name.split(".")[1] for name in imported if name.startswith("equipoise.")} - {part, "_version"}
     others = parts & (set(MAY_IMPORT) | {p.stem for p in SOURCE.iterdir()})
     assert others <= MAY_IMPORT[part]
     if part in TORCH_FREE:
         assert not any(name.split(".")[0] == "torch" for name in imported)
+
+
+def test_a_file_that_reaches_through_the_package_is_seen(tmp_path: Path) -> None:
+    file = tmp_path / "low.py"
+    file.write_text("import equipoise as eq\n\neq.board.show(1)\neq.watch(2)\n")
+    assert reached_by(file) == {"equipoise.board", "equipoise.monitor"}
+
+
+def test_folders_are_small_enough_to_be_read() -> None:
+    """Experiments are a catalogue, one file each; every other folder has a few files that belong together."""
+    folders = {p.parent for p in SOURCE.rglob("*.py")} - {SOURCE / "lab" / "experiments"}
+    assert {str(f.relative_to(SOURCE)) for f in folders if len(list(f.glob("*.py"))) > 16} == set()
+
+
+@pytest.mark.parametrize("folder", sorted({p.parent for p in SOURCE.rglob("*.py")} - {SOURCE}), ids=lambda p: p.name)
+def test_packages_say_what_they_are_for(folder: Path) -> None:
+    assert ast.get_docstring(ast.parse((folder / "__init__.py").read_text()))
 
 
 @pytest.mark.parametrize("name", equipoise._FROM)

@@ -201,11 +201,11 @@ def test_commands_work_with_what_is_needed_alone(command: list[str], bare: Path,
 RUN = "eq.Run.open('runs/AdamW')"
 MISSING = {
     "plot": "eq.schedules.cosine(10).plot()",
-    "parquet": "import equipoise.monitor.export as e; e.write(" + RUN + ", 'parquet')",
+    "parquet": "import equipoise.monitor.runs.export as e; e.write(" + RUN + ", 'parquet')",
     "frame": RUN + ".frame()",
-    "hf": "import equipoise.monitor.hf",
+    "hf": "import equipoise.monitor.frameworks.huggingface",
     "hf schedule": "eq.schedules.from_transformers('cosine', 10)",
-    "lightning": "import equipoise.monitor.lightning",
+    "lightning": "import equipoise.monitor.frameworks.lightning",
     "tensorboard": "watch('tensorboard')",
     "wandb": "watch('wandb')",
     "mlflow": "watch('mlflow')",
@@ -217,8 +217,8 @@ MISSING = {
     "lab digits": "data('digits')",
     "lab phonemes": "data('phonemes')",
     "lab tokens": "data('text', tokens=300)",
-    "lab figure": "from equipoise.lab.conduct import draw_into; draw_into('x.svg', print, salt='x')",
-    "ray": "from equipoise.lab.conduct import conduct; conduct(sweep(), 'swept', on='ray')",
+    "lab figure": "from equipoise.lab.train.run_experiment import draw_into; draw_into('x.svg', print, salt='x')",
+    "ray": "from equipoise.lab.train.run_experiment import conduct; conduct(sweep(), 'swept', on='ray')",
 }
 """What needs an extra, by the extra's name; a second word tells two of one extra apart."""
 
@@ -240,8 +240,8 @@ def data(name, **options):
 
 
 def sweep():
-    from equipoise.lab.config import Trial
-    from equipoise.lab.sweep import Sweep
+    from equipoise.lab.train.trial import Trial
+    from equipoise.lab.train.sweep import Sweep
 
     return Sweep(Trial(steps=2), grid={"lr": [1e-3]})
 

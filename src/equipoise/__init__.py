@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
+from equipoise import _viewer
 from equipoise._version import __version__
 
 if TYPE_CHECKING:
@@ -97,6 +98,16 @@ __all__ = [
     "theory",
     "watch",
 ]
+
+
+def _show(thing: Any) -> None:
+    """Show a plan or a run with the board, which is imported when it is first asked for."""
+    from equipoise.board import show
+
+    show(thing)
+
+
+_viewer.use(_show)
 
 
 if not TYPE_CHECKING:  # which would take any name for one that is there

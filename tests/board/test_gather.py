@@ -11,9 +11,9 @@ import torch
 
 import equipoise as eq
 from equipoise.board.gather import gather
-from equipoise.board.geometry_page import triangles
+from equipoise.board.pages.geometry_page import triangles
 from equipoise.monitor import Run
-from equipoise.monitor.attribute import Predicted
+from equipoise.monitor.diagnose.attribute import Predicted
 from equipoise.theory import memory
 
 

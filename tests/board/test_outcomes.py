@@ -13,12 +13,12 @@ from serving import board
 from test_serve import ask
 
 from equipoise.board.listing import FIGURE, OUTCOME, Runs
-from equipoise.lab.conduct import conduct
-from equipoise.lab.config import Trial
 from equipoise.lab.experiments import Experiment, Outcome
-from equipoise.lab.results import Claim, over_seeds
-from equipoise.monitor.directory import signature
-from equipoise.monitor.schema import RunError
+from equipoise.lab.report.claims import Claim, over_seeds
+from equipoise.lab.train.run_experiment import conduct
+from equipoise.lab.train.trial import Trial
+from equipoise.monitor.runs.directory import signature
+from equipoise.monitor.store.schema import RunError
 
 pytest.importorskip("sklearn")
 pytest.importorskip("matplotlib")

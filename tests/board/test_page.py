@@ -14,9 +14,9 @@ from typer.testing import CliRunner
 import equipoise as eq
 from equipoise.board import report, report_html, show, write_plan
 from equipoise.board.files import _names, frame
-from equipoise.board.findings_view import evidence, tensor_of
 from equipoise.board.gather import gather
-from equipoise.board.run_page import chosen, notes, run_section
+from equipoise.board.pages.findings_view import evidence, tensor_of
+from equipoise.board.pages.run_page import chosen, notes, run_section
 from equipoise.board.words import worst_first
 from equipoise.cli import app
 from equipoise.monitor import Run

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 import equipoise as eq
 from equipoise.board.files import plan_html
 from equipoise.board.knobs import Knobs, moved, texts
-from equipoise.board.plan_page import CURVES, curves_of, grid_sources, live_sources, summary
+from equipoise.board.pages.plan_page import CURVES, curves_of, grid_sources, live_sources, summary
 from equipoise.cli import app
 from equipoise.planner import Setting, Tensor, plan_setting, read_setting
 

@@ -29,7 +29,7 @@ from equipoise.board.listing import Runs
 from equipoise.board.live import plan_document, run_document
 from equipoise.board.server import HERE, Left, serve
 from equipoise.monitor import RunError
-from equipoise.monitor.lines import describe
+from equipoise.monitor.runs.lines import describe
 
 OUTSIDE = "outside"
 

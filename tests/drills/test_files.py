@@ -27,9 +27,10 @@ import equipoise
 import equipoise as eq
 from equipoise.board.listing import Runs
 from equipoise.cli import main
-from equipoise.lab.sweep import read_base
-from equipoise.monitor import RunError, schema
-from equipoise.monitor.lines import describe
+from equipoise.lab.train.sweep import read_base
+from equipoise.monitor import RunError
+from equipoise.monitor.runs.lines import describe
+from equipoise.monitor.store import schema
 from equipoise.planner import plan_setting, read_setting
 
 
@@ -423,8 +424,8 @@ def test_outcomes(desk: Path, text: str, words: tuple[str, ...]) -> None:
     cut=st.integers(0, 400),
 )
 def test_results_of_trials(desk: Path, change: tuple[str, Any], cut: int) -> None:
-    from equipoise.lab.config import Trial
-    from equipoise.lab.result import RESULT, Result
+    from equipoise.lab.train.result import RESULT, Result
+    from equipoise.lab.train.trial import Trial
 
     place = desk / "trials" / "one"
     place.mkdir(parents=True, exist_ok=True)

@@ -12,11 +12,11 @@ from torch import nn
 
 import equipoise as eq
 from equipoise import theory
-from equipoise.lab import ledger
-from equipoise.lab.config import Trial
-from equipoise.lab.result import RESULT, Result
-from equipoise.lab.trial_store import STORED
-from equipoise.monitor import schema
+from equipoise.lab.report import ledger
+from equipoise.lab.train.result import RESULT, Result
+from equipoise.lab.train.trial import Trial
+from equipoise.lab.train.trial_store import STORED
+from equipoise.monitor.store import schema
 
 
 def stepped(make: Any, start: torch.Tensor, *gradients: torch.Tensor, **options: Any) -> torch.Tensor:

@@ -4,8 +4,8 @@ import os
 import signal
 import sys
 
-from equipoise.lab.config import Trial
-from equipoise.lab.train import train
+from equipoise.lab.train.training import train
+from equipoise.lab.train.trial import Trial
 
 
 def die(step: int, _: float) -> None:

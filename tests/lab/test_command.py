@@ -10,15 +10,15 @@ import pytest
 from rich.console import Console
 
 from equipoise.lab.experiments import Outcome, catalogue
-from equipoise.lab.show import render_outcome
+from equipoise.lab.report.terminal import render_outcome
 
 EQUIPOISE = Path(sys.executable).with_name("equipoise")
 
 OWN = '''
 """One's own."""
-from equipoise.lab.config import Trial
+from equipoise.lab.train.trial import Trial
 from equipoise.lab.experiments import Experiment, Outcome
-from equipoise.lab.results import Claim, over_seeds
+from equipoise.lab.report.claims import Claim, over_seeds
 
 
 class Own(Experiment):

@@ -7,17 +7,18 @@ import numpy as np
 import pytest
 import torch
 
-from equipoise.lab import models, optimizers, task
-from equipoise.lab.conduct import conduct, write_figure
-from equipoise.lab.config import Trial
+from equipoise.lab import models
 from equipoise.lab.data import load
 from equipoise.lab.experiments import catalogue, find
 from equipoise.lab.experiments.assumptions import radial
 from equipoise.lab.experiments.linear_regression import LinearRegression
 from equipoise.lab.experiments.logistic_regression import LogisticRegression
-from equipoise.lab.result import RUN, Result
-from equipoise.lab.results import Claim, Stat, over_seeds
-from equipoise.lab.train import train
+from equipoise.lab.report.claims import Claim, Stat, over_seeds
+from equipoise.lab.train import optimizers, task
+from equipoise.lab.train.result import RUN, Result
+from equipoise.lab.train.run_experiment import conduct, write_figure
+from equipoise.lab.train.training import train
+from equipoise.lab.train.trial import Trial
 from equipoise.monitor import Run
 from equipoise.theory import stationary
 
@@ -354,9 +355,9 @@ CHECKS = {
 
 OWN = '''
 """One's own."""
-from equipoise.lab.config import Trial
+from equipoise.lab.train.trial import Trial
 from equipoise.lab.experiments import Experiment, Outcome
-from equipoise.lab.results import over_seeds
+from equipoise.lab.report.claims import over_seeds
 
 
 class Own(Experiment):

@@ -3,13 +3,13 @@
 import numpy as np
 import pytest
 
-from equipoise.lab.config import Trial
 from equipoise.lab.data import load
 from equipoise.lab.experiments import Done
 from equipoise.lab.experiments._sweep import Turning, best, by_setting, gap, seeds
 from equipoise.lab.models import gpt, seq2seq
-from equipoise.lab.optimizers import make
-from equipoise.lab.result import Result
+from equipoise.lab.train.optimizers import make
+from equipoise.lab.train.result import Result
+from equipoise.lab.train.trial import Trial
 from equipoise.theory import stationary
 
 

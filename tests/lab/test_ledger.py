@@ -9,20 +9,20 @@ import torch
 from typer.testing import CliRunner
 
 from equipoise.cli import app
-from equipoise.lab import ledger as ledger_module
-from equipoise.lab.conduct import OUTCOME, conduct
 from equipoise.lab.experiments import catalogue, find
-from equipoise.lab.ledger import SEEDS, VERDICTS, Entry, evidence, keep, ledger, outcomes
-from equipoise.lab.results import Claim, Stat
+from equipoise.lab.report import ledger as ledger_module
+from equipoise.lab.report.claims import Claim, Stat
+from equipoise.lab.report.ledger import SEEDS, VERDICTS, Entry, evidence, keep, ledger, outcomes
 from equipoise.lab.statistics import Check
-from equipoise.lab.trial_store import STORED
+from equipoise.lab.train.run_experiment import OUTCOME, conduct
+from equipoise.lab.train.trial_store import STORED
 
 OWN = '''
-from equipoise.lab.config import Trial
+from equipoise.lab.train.trial import Trial
 from equipoise.lab.experiments import Experiment, Outcome
-from equipoise.lab.results import Claim, Stat
+from equipoise.lab.report.claims import Claim, Stat
 from equipoise.lab.statistics import Check
-from equipoise.lab.trial_store import STORED
+from equipoise.lab.train.trial_store import STORED
 
 
 class Own(Experiment):
@@ -78,7 +78,7 @@ def test_ones_own_outcome_makes_entries_of_the_largest_preset(tmp_path: Path) ->
 
 def test_what_is_kept_says_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run(tmp_path, "small")
-    monkeypatch.setattr("equipoise.lab.ledger.STORED", tmp_path / "stored")
+    monkeypatch.setattr("equipoise.lab.report.ledger.STORED", tmp_path / "stored")
     keep(tmp_path / "lab/own-small" / OUTCOME)
     kept, whole = outcomes()["own"], outcomes(tmp_path / "lab")["own"]
     lines = [json.loads(line) for line in (tmp_path / "stored/trials/own.jsonl").read_text().splitlines()]

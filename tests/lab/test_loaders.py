@@ -12,10 +12,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from equipoise.lab import task
-from equipoise.lab.config import Trial
 from equipoise.lab.data import CropFlip, Data, Split, images, load, seeded
-from equipoise.lab.train import train
+from equipoise.lab.train import task
+from equipoise.lab.train.training import train
+from equipoise.lab.train.trial import Trial
 
 
 def some(count: int = 40, side: int = 6, seed: int = 0) -> tuple[Tensor, Tensor]:

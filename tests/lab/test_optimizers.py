@@ -5,9 +5,9 @@ import pytest
 import torch
 from torch import nn
 
-from equipoise.lab import optimizers
-from equipoise.lab.config import Trial
-from equipoise.lab.switching import BothSchedules
+from equipoise.lab.train import optimizers
+from equipoise.lab.train.switching import BothSchedules
+from equipoise.lab.train.trial import Trial
 from equipoise.optim import Switch
 from equipoise.schedules import exponential, from_array, named
 

@@ -11,11 +11,11 @@ import pytest
 pytest.importorskip("ray", reason="Ray is not installed: pip install 'equipoise[ray]'")
 
 from equipoise.board.listing import Runs
-from equipoise.lab import on_ray, processes
-from equipoise.lab.conduct import conduct
-from equipoise.lab.config import Trial
-from equipoise.lab.result import Result
-from equipoise.lab.sweep import Sweep
+from equipoise.lab.train import on_ray, processes
+from equipoise.lab.train.result import Result
+from equipoise.lab.train.run_experiment import conduct
+from equipoise.lab.train.sweep import Sweep
+from equipoise.lab.train.trial import Trial
 from equipoise.monitor import Run
 
 BASE = Trial(lr=3e-3, steps=400, model_options={"width": 8})

@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
-from equipoise.lab.config import Trial
 from equipoise.lab.experiments import Done
 from equipoise.lab.experiments._recall import Recall, thirds
-from equipoise.lab.result import Result
-from equipoise.lab.shapes import contributions
+from equipoise.lab.train.result import Result
+from equipoise.lab.train.schedules import contributions
+from equipoise.lab.train.trial import Trial
 
 TRIAL = Trial(data="facts", lr=2e-3, weight_decay=1.5, steps=300, warmup=6, schedule="constant")
 

@@ -3,10 +3,11 @@
 import numpy as np
 import pytest
 
-from equipoise.lab import models, optimizers
-from equipoise.lab.config import Trial
+from equipoise.lab import models
 from equipoise.lab.data import load
-from equipoise.lab.shapes import contributions, shapes
+from equipoise.lab.train import optimizers
+from equipoise.lab.train.schedules import contributions, shapes
+from equipoise.lab.train.trial import Trial
 
 PLAIN = Trial(
     lr=0.01, weight_decay=2.0, steps=90, warmup=10, optimizer_options={"betas": (0.0, 0.999)},

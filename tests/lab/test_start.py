@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from equipoise.lab.config import Trial
-from equipoise.lab.start import weights_of
-from equipoise.lab.train import train
+from equipoise.lab.train.start import weights_of
+from equipoise.lab.train.training import train
+from equipoise.lab.train.trial import Trial
 
 PARENT = Trial(steps=20, lr=1e-2, model_options={"width": 8})
 CHILD = PARENT.vary({"lr": 0.0, "steps": 1, "seed": 5, "model_options.start": asdict(PARENT)})

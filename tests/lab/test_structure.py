@@ -7,10 +7,10 @@ import pytest
 import torch
 
 import equipoise as eq
-from equipoise.lab.config import Trial
 from equipoise.lab.data import load
-from equipoise.lab.structure import alignment, structure
-from equipoise.lab.train import train
+from equipoise.lab.train.gradient_structure import alignment, structure
+from equipoise.lab.train.training import train
+from equipoise.lab.train.trial import Trial
 
 
 def test_gradients_of_a_model_by_hand() -> None:

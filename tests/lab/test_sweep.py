@@ -15,10 +15,10 @@ from matplotlib.figure import Figure
 from typer.testing import CliRunner
 
 from equipoise.cli import app
-from equipoise.lab import processes
-from equipoise.lab.conduct import conduct, write_figure
-from equipoise.lab.config import Trial
-from equipoise.lab.sweep import Range, Sweep, gather, tabulate, varied
+from equipoise.lab.train import processes
+from equipoise.lab.train.run_experiment import conduct, write_figure
+from equipoise.lab.train.sweep import Range, Sweep, gather, tabulate, varied
+from equipoise.lab.train.trial import Trial
 
 QUICK = Trial(lr=3e-3, steps=20, model_options={"width": 8})
 

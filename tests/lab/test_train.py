@@ -12,12 +12,12 @@ import pytest
 import torch
 
 import equipoise as eq
-from equipoise.lab import optimizers, task
-from equipoise.lab.config import Trial
 from equipoise.lab.data import Data, Split, load
 from equipoise.lab.models import make
-from equipoise.lab.result import Result
-from equipoise.lab.train import CHECK, train
+from equipoise.lab.train import optimizers, task
+from equipoise.lab.train.result import Result
+from equipoise.lab.train.training import CHECK, train
+from equipoise.lab.train.trial import Trial
 
 QUICK = Trial(lr=3e-3, weight_decay=0.1, steps=100, schedule="cosine", warmup=10, model_options={"width": 32},
               evaluate=40, watch={"every": 5})  # fmt: skip

@@ -11,14 +11,23 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from equipoise.lab import conduct as conducting
-from equipoise.lab.conduct import conduct
-from equipoise.lab.config import Trial
 from equipoise.lab.experiments import Experiment, Outcome, find
 from equipoise.lab.experiments._sweep import Turning, stat
-from equipoise.lab.result import Result
-from equipoise.lab.results import Claim, Stat
-from equipoise.lab.trial_store import TRIALS, TrialStore, config, keep_trials, pack, read_lines, stored_trials, unpack
+from equipoise.lab.report.claims import Claim, Stat
+from equipoise.lab.train import run_experiment as conducting
+from equipoise.lab.train.result import Result
+from equipoise.lab.train.run_experiment import conduct
+from equipoise.lab.train.trial import Trial
+from equipoise.lab.train.trial_store import (
+    TRIALS,
+    TrialStore,
+    config,
+    keep_trials,
+    pack,
+    read_lines,
+    stored_trials,
+    unpack,
+)
 
 QUICK = Trial(lr=3e-3, steps=20, model_options={"width": 8}, watch={"every": 4, "neurons": 2, "spectra": 0})
 
@@ -160,7 +169,7 @@ import sys
 from pathlib import Path
 sys.path.insert(0, {folder!r})
 from test_trial_store import Own
-from equipoise.lab.conduct import conduct
+from equipoise.lab.train.run_experiment import conduct
 
 if __name__ == "__main__":
     conduct(Own(), "lab", seeds=8, workers=2)

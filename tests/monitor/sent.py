@@ -7,7 +7,7 @@ import torch
 from loops import network, train
 
 import equipoise as eq
-from equipoise.planner.finding import Finding
+from equipoise.finding import Finding
 
 ODD = Finding("update-lost", "warning", "0.weight", "evidence", "expected", "advice", "source")
 

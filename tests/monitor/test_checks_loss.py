@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from equipoise.monitor import Run
-from equipoise.monitor.checks_loss import check_loss
-from equipoise.monitor.layout import Column, Layout, TensorInfo
-from equipoise.monitor.writer import RunWriter
+from equipoise.monitor.diagnose.checks_loss import check_loss
+from equipoise.monitor.store.layout import Column, Layout, TensorInfo
+from equipoise.monitor.store.writer import RunWriter
 
 N = 400
 T = np.arange(1, N + 1)
@@ -18,7 +18,7 @@ T = np.arange(1, N + 1)
 
 def stored(path: Path, losses: Any, name: str = "loss", every: int = 1) -> Run:
     """A run that has nothing but a logged loss, and a head of ten classes."""
-    from equipoise.monitor.tables import to_log
+    from equipoise.monitor.store.tables import to_log
 
     with RunWriter(path) as writer:
         writer.describe(tensors=[TensorInfo("head.weight", (10, 32), role="matrix")])

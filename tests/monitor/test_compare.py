@@ -10,7 +10,7 @@ from nets import Cnn, Gpt, images, text
 from torch import Tensor, nn
 
 import equipoise as eq
-from equipoise.monitor.compare import Comparer, Comparison
+from equipoise.monitor.diagnose.compare import Comparer, Comparison
 
 SETTLED = 0.5
 """The later half of the steps is compared."""

@@ -12,7 +12,7 @@ from torch import nn
 from workloads import FAMILIES, OPTIMIZERS, PARTS, Workload, healthy, outcome, trial_of
 
 import equipoise as eq
-from equipoise.planner.finding import Finding
+from equipoise.finding import Finding
 
 FAULTS = [case for part in PARTS for case in planted.cases(part) if (case[0], str(case[1])) not in planted.HARMLESS]
 HEALTHY = [workload for part in PARTS for workload in healthy(part)]

@@ -12,7 +12,7 @@ import pytest
 from runs import LAYOUT, numbers, write
 
 from equipoise.monitor import Column, Layout, Run, RunError, RunWriter
-from equipoise.monitor import export as exporting
+from equipoise.monitor.runs import export as exporting
 
 EQUIPOISE = [sys.executable, "-m", "equipoise.cli"]
 

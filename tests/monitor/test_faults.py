@@ -15,7 +15,8 @@ import numpy as np
 import pytest
 from runs import LAYOUT, assert_summaries_are_right, numbers, wide, write
 
-from equipoise.monitor import Run, RunError, RunWriter, schema
+from equipoise.monitor import Run, RunError, RunWriter
+from equipoise.monitor.store import schema
 
 HERE = Path(__file__).parent
 KILLS = 20

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from equipoise.monitor import Column, Layout, Run, RunWriter
-from equipoise.monitor.final import Best, training_loss, validation_loss
-from equipoise.monitor.tables import to_log
+from equipoise.monitor.runs.final_loss import Best, training_loss, validation_loss
+from equipoise.monitor.store.tables import to_log
 
 NAN, INF = math.nan, math.inf
 

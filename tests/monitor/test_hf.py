@@ -12,7 +12,7 @@ from torch.utils.data import Dataset
 from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainerCallback, TrainingArguments
 
 import equipoise as eq
-from equipoise.monitor.hf import WatchCallback
+from equipoise.monitor.frameworks.huggingface import WatchCallback
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*pin_memory:UserWarning")
 WEIGHT = "transformer.h.0.attn.c_attn.weight"

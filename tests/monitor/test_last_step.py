@@ -10,9 +10,10 @@ import torch
 from loops import loss_of, network, train
 
 import equipoise as eq
-from equipoise.monitor import blocks, cadence, measure
-from equipoise.monitor.cadence import Cadence
-from equipoise.monitor.layout import Column
+from equipoise.monitor.measure import blocks, frame
+from equipoise.monitor.store.layout import Column
+from equipoise.monitor.watch import cadence
+from equipoise.monitor.watch.cadence import Cadence
 
 MAKERS: dict[str, Any] = {
     "AdamW": lambda model: torch.optim.AdamW(model.parameters(), lr=1e-2, weight_decay=0.1),
@@ -77,7 +78,7 @@ def test_it_is_measured_as_if_it_had_been_asked_for(name: str, zero_after: bool,
 @pytest.mark.parametrize("what", ["zeroed in place", "stopped inside of a step", "large", "closure"])
 def test_it_is_not_where_something_of_it_is_gone(what: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     if what == "large":
-        monkeypatch.setattr(measure, "LITTLE", 0)
+        monkeypatch.setattr(frame, "LITTLE", 0)
     model = network()
     optimizer = MAKERS["AdamW"](model)
     watch = eq.watch(model, optimizer, tmp_path, spectra=0, strict=True, quiet=True)

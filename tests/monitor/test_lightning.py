@@ -11,7 +11,7 @@ from loops import network
 from torch.utils.data import DataLoader, TensorDataset
 
 import equipoise as eq
-from equipoise.monitor.lightning import WatchCallback
+from equipoise.monitor.frameworks.lightning import WatchCallback
 
 pytestmark = [
     pytest.mark.filterwarnings(f"ignore:{start}")

@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from runs import LAYOUT, assert_summaries_are_right, numbers, wide, write
 
-from equipoise.monitor import Column, Layout, Run, RunWriter, pyramid
+from equipoise.monitor import Column, Layout, Run, RunWriter
+from equipoise.monitor.store import pyramid
 
 POINTS = (5000, 300, 80, 20, 6, 2, 1)
 

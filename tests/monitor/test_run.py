@@ -11,7 +11,8 @@ import pytest
 from runs import LAYOUT, numbers, write
 
 import equipoise as eq
-from equipoise.monitor import Column, Layout, Quantity, Run, RunError, RunWriter, TensorInfo, make_layout, schema
+from equipoise.monitor import Column, Layout, Quantity, Run, RunError, RunWriter, TensorInfo, make_layout
+from equipoise.monitor.store import schema
 from equipoise.planner import Finding
 
 FINDING = Finding("lr-zero", "error", "group 0", "lr is 0", "lr > 0", "set an lr", "docs")

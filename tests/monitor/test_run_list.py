@@ -13,12 +13,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from equipoise.monitor import Column, Layout, Run, RunError, RunWriter, TensorInfo, directory
-from equipoise.monitor.directory import Directory
-from equipoise.monitor.lines import Line, describe
-from equipoise.monitor.screen import render_list
-from equipoise.monitor.select_runs import SHOWN, cell, columns_of, known_columns, select, unknown
-from equipoise.monitor.tags import TAGS, change_tags, tags_of
+from equipoise.monitor import Column, Layout, Run, RunError, RunWriter, TensorInfo
+from equipoise.monitor.runs import directory
+from equipoise.monitor.runs.directory import Directory
+from equipoise.monitor.runs.lines import Line, describe
+from equipoise.monitor.runs.select_runs import SHOWN, cell, columns_of, known_columns, select, unknown
+from equipoise.monitor.runs.tags import TAGS, change_tags, tags_of
+from equipoise.monitor.runs.terminal import render_list
 
 TENSORS = [
     TensorInfo("gain", (8,), "gain", 0),

@@ -10,10 +10,10 @@ from loops import network, train
 
 import equipoise as eq
 from equipoise.monitor import Run
-from equipoise.monitor.attribute import Spans
-from equipoise.monitor.compare import Comparer, Latest
-from equipoise.monitor.schedule_points import Remembered, Schedules
-from equipoise.monitor.tables import Coverage
+from equipoise.monitor.diagnose.attribute import Spans
+from equipoise.monitor.diagnose.compare import Comparer, Latest
+from equipoise.monitor.runs.schedule_points import Remembered, Schedules
+from equipoise.monitor.store.tables import Coverage
 
 DECAY = 0.5
 

@@ -16,11 +16,11 @@ import numpy as np
 import pytest
 from rich.console import Console
 
+from equipoise.finding import Finding
 from equipoise.monitor import Column, Layout, Run, RunWriter, TensorInfo
-from equipoise.monitor.glance import SHOWN, Look
-from equipoise.monitor.schema import RunError
-from equipoise.monitor.screen import render, runs_in, show
-from equipoise.planner.finding import Finding
+from equipoise.monitor.runs.snapshot import SHOWN, Look
+from equipoise.monitor.runs.terminal import render, runs_in, show
+from equipoise.monitor.store.schema import RunError
 
 ROTATION = {"a.weight": 0.1, "b.attn.weight": 0.4, "c.attn.weight": 0.1, "d.weight": 0.01, "d.bias": 9.0}
 TENSORS = [TensorInfo(name, (4,) if name.endswith("bias") else (4, 3)) for name in ROTATION]
@@ -169,7 +169,7 @@ def test_a_run_without_rows(tmp_path: Path) -> None:
 
 
 def test_live_until_the_run_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("equipoise.monitor.screen.EVERY", 0.05)
+    monkeypatch.setattr("equipoise.monitor.runs.terminal.EVERY", 0.05)
     writer = begin(tmp_path)
     write(writer, 1)
     assert writer.flush()

@@ -15,12 +15,12 @@ from loops import network, train
 from sent import ODD, note, run
 
 import equipoise as eq
+from equipoise.finding import Finding
 from equipoise.monitor import Column, TensorInfo
+from equipoise.monitor.diagnose.ranking import Followed, deviation, worst_first
 from equipoise.monitor.sinks import Sink
 from equipoise.monitor.sinks.lane import BURST, MOST, Lane
 from equipoise.monitor.sinks.summary import OVER_LAYERS, Summary
-from equipoise.monitor.worst import Followed, deviation, worst_first
-from equipoise.planner.finding import Finding
 
 
 class Kept:
@@ -101,7 +101,7 @@ def test_a_sink_that_fails_is_one_finding_and_off(
 def test_a_sink_that_hangs_holds_up_neither_training_nor_other_sinks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("equipoise.monitor.sending.PATIENCE", 0.2)
+    monkeypatch.setattr("equipoise.monitor.sinks.sending.PATIENCE", 0.2)
     stuck, good = Kept(), Kept()
     stuck.open.clear()
     model = network()

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from equipoise.monitor.short_names import ELLIPSIS, short_names
+from equipoise.monitor.runs.short_names import ELLIPSIS, short_names
 
 PART = st.sampled_from(["transformer", "h", "0", "1", "10", "attn", "mlp", "weight", "bias", "up", "down", "", "…"])
 MODEL = st.lists(st.lists(PART, min_size=1, max_size=6).map(".".join), max_size=20, unique=True)

@@ -17,8 +17,8 @@ from loops import loss_of, network, train, value, watched
 from torch import nn
 
 import equipoise as eq
-from equipoise.monitor import blocks, measure
-from equipoise.monitor.measure import Frame
+from equipoise.monitor.measure import blocks, frame
+from equipoise.monitor.measure.frame import Frame
 
 
 def adamw(params: Any) -> torch.optim.Optimizer:
@@ -465,7 +465,7 @@ def test_resume(tmp_path: Path) -> None:
 
 
 def test_the_copy_of_the_weights_is_given_back(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(measure, "LITTLE", 0)
+    monkeypatch.setattr(frame, "LITTLE", 0)
     monkeypatch.setattr(blocks, "MIXED", 0)
     model = network()
     optimizer = adamw(model.parameters())

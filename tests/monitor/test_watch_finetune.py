@@ -10,12 +10,12 @@ from torch import nn
 
 import equipoise as eq
 from equipoise.board.gather import gather
-from equipoise.board.run_page import facts
-from equipoise.monitor.diagnose import diagnose
-from equipoise.monitor.evidence import Evidence
-from equipoise.monitor.glance import Look
-from equipoise.monitor.quantities import distances
-from equipoise.monitor.recorded import START, taken_as
+from equipoise.board.pages.run_page import facts
+from equipoise.monitor.diagnose.diagnosis import diagnose
+from equipoise.monitor.diagnose.evidence import Evidence
+from equipoise.monitor.measure.quantities import distances
+from equipoise.monitor.runs.recorded import START, taken_as
+from equipoise.monitor.runs.snapshot import Look
 
 WAYS = torch.randn(20, 10, generator=torch.Generator().manual_seed(0))
 

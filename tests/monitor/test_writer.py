@@ -16,8 +16,9 @@ import numpy as np
 import pytest
 from runs import LAYOUT, numbers, write
 
-from equipoise.monitor import Column, Layout, Run, RunError, RunWriter, schema
-from equipoise.monitor.worker import PATIENCE
+from equipoise.monitor import Column, Layout, Run, RunError, RunWriter
+from equipoise.monitor.store import schema
+from equipoise.monitor.store.worker import PATIENCE
 from equipoise.planner import Finding
 
 

@@ -22,8 +22,8 @@ from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 import equipoise as eq
-from equipoise.monitor.assemble import Assembler
-from equipoise.monitor.measure import Frame
+from equipoise.monitor.measure.assemble import Assembler
+from equipoise.monitor.measure.frame import Frame
 
 BREAKS = {
     "before": (Frame, "before"),

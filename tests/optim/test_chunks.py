@@ -6,7 +6,7 @@ from live_bytes import LiveBytes
 from table import ALL, Row
 
 import equipoise as eq
-from equipoise.optim import chunks
+from equipoise.optim.engine import chunks
 
 SHAPES = [(300, 257), (70, 1000), (2, 70_000), (70_001,), (40, 30), (64, 32, 6, 6)]
 """Of more than a chunk, with rows of more than one, and of no whole number of them; one that is not chunked."""

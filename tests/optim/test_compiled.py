@@ -19,7 +19,7 @@ import torch._inductor.metrics
 from table import ALL, Row
 
 import equipoise as eq
-from equipoise.optim import compiled, fast
+from equipoise.optim.engine import compiled, step_layout
 
 CXX = os.environ.get("CXX", "g++")
 pytestmark = pytest.mark.skipif(shutil.which(CXX) is None, reason=f"needs a C++ compiler: {CXX} is not installed")
@@ -225,11 +225,11 @@ def test_lr_zero_moves_nothing() -> None:
 
 def test_large_groups_are_compiled_by_themselves_after_some_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     group = {"params": parameters([(4, 4)]), "compile": None}
-    assert not fast.wanted(group, 1000)
-    monkeypatch.setattr(fast, "AUTO_WEIGHTS", 16)
-    assert fast.wanted(group, fast.AUTO_STEP)
-    assert not fast.wanted(group, fast.AUTO_STEP - 1)
-    assert not fast.wanted(group | {"compile": False}, fast.AUTO_STEP)
+    assert not step_layout.wanted(group, 1000)
+    monkeypatch.setattr(step_layout, "AUTO_WEIGHTS", 16)
+    assert step_layout.wanted(group, step_layout.AUTO_STEP)
+    assert not step_layout.wanted(group, step_layout.AUTO_STEP - 1)
+    assert not step_layout.wanted(group | {"compile": False}, step_layout.AUTO_STEP)
 
 
 def test_says_that_it_compiles(caplog: pytest.LogCaptureFixture) -> None:

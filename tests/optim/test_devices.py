@@ -15,7 +15,8 @@ from table import ALL, MATRIX, Row
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 import equipoise as eq
-from equipoise.optim import base, clock, rate, rotate
+from equipoise.optim import sphere
+from equipoise.optim.engine import base, clock, rate
 
 SHAPES = [(40, 30), (30, 40), (300, 257), (7,), (5, 3, 3, 3)]
 BY_THEORY = "lr is a tensor on .*: must be a number or a tensor on the CPU where the rotation comes from lr"
@@ -81,7 +82,7 @@ def test_an_accelerator_that_is_not_there() -> None:
 
 @pytest.fixture
 def unreadable(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (rate, base, rotate):
+    for module in (rate, base, sphere):
         monkeypatch.setattr(module, "readable", lambda x: not torch.is_tensor(x))
 
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 from table import ALL, CONTROLLED, MATRIX, PLAIN, Row
 
-from equipoise.optim.base import RuleOptimizer
+from equipoise.optim.engine.base import RuleOptimizer
 from equipoise.optim.moves import Decay
 from equipoise.optim.rules import Rule
 from equipoise.theory import Dynamics

@@ -12,7 +12,7 @@ from torch.nn.utils import parametrizations
 
 import equipoise as eq
 from equipoise.optim import ParamGroups, add_gains
-from equipoise.optim.roles import ROLES
+from equipoise.optim.model.roles import ROLES
 
 
 def role_of(model: nn.Module, **options: Any) -> dict[str, str]:

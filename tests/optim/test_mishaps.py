@@ -10,7 +10,8 @@ import torch
 from torch import nn
 
 import equipoise as eq
-from equipoise.optim import Decay, Move, Rotate, Rule, RuleOptimizer, compiled
+from equipoise.optim import Decay, Move, Rotate, Rule, RuleOptimizer
+from equipoise.optim.engine import compiled
 from equipoise.optim.moves import Piece, directions
 from equipoise.theory import Dynamics
 

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 import equipoise as eq
 from equipoise.cli import app
 from equipoise.planner import Setting, Tensor, plan_setting, read_setting, write_setting
-from equipoise.planner.findings import FINE_TUNING, FROM_SCRATCH
+from equipoise.planner.checks.all_checks import FINE_TUNING, FROM_SCRATCH
 from equipoise.planner.pretrained import judge, strangeness
 
 TUNED: dict[str, Any] = {"optimizer": "adamw", "lr": 2e-5, "weight_decay": 0.01, "steps": 600}

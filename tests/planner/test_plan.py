@@ -12,7 +12,7 @@ import torch
 import equipoise as eq
 from equipoise import schedules, theory
 from equipoise.planner import Finding, Group, Plan, Setting, Tensor, plan_setting, read_setting, write_setting
-from equipoise.planner.findings import CHECKS
+from equipoise.planner.checks.all_checks import CHECKS
 
 HEALTHY: dict[str, Any] = {
     "optimizer": "adamw",

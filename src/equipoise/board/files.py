@@ -9,13 +9,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from equipoise.board import page
-from equipoise.board.compare_page import MOST, compare_section
 from equipoise.board.gather import NUMBERS, gather
-from equipoise.board.geometry_page import MOST_STEPS, geometry_section, triangles
 from equipoise.board.page import Section
-from equipoise.board.plan_page import grid_sources, plan_section, title_of
-from equipoise.board.run_page import run_section, said, sentence
-from equipoise.monitor.run import Run
+from equipoise.board.pages.compare_page import MOST, compare_section
+from equipoise.board.pages.geometry_page import MOST_STEPS, geometry_section, triangles
+from equipoise.board.pages.plan_page import grid_sources, plan_section, title_of
+from equipoise.board.pages.run_page import run_section, said, sentence
+from equipoise.monitor.store.run import Run
 from equipoise.planner import Plan
 
 FRAME = 860

@@ -12,14 +12,14 @@ from numpy.typing import NDArray
 
 from equipoise.board.predict import predicted
 from equipoise.board.words import worst_first
-from equipoise.monitor.final import Best, Final
-from equipoise.monitor.layout import LOG, Column, TensorInfo
-from equipoise.monitor.recorded import taken_as
-from equipoise.monitor.run import Run
-from equipoise.monitor.schedule_points import Remembered
-from equipoise.monitor.short_names import natural
-from equipoise.monitor.tables import Coverage, Table
-from equipoise.planner.finding import Finding
+from equipoise.finding import Finding
+from equipoise.monitor.runs.final_loss import Best, Final
+from equipoise.monitor.runs.recorded import taken_as
+from equipoise.monitor.runs.schedule_points import Remembered
+from equipoise.monitor.runs.short_names import natural
+from equipoise.monitor.store.layout import LOG, Column, TensorInfo
+from equipoise.monitor.store.run import Run
+from equipoise.monitor.store.tables import Coverage, Table
 from equipoise.theory import Memory
 
 Array = NDArray[Any]

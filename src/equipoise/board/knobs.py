@@ -8,10 +8,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
+from equipoise import _check
 from equipoise.planner import Group, Setting, Tensor, write_setting
 from equipoise.planner.setting import WITHOUT
 from equipoise.schedules import NAMES
-from equipoise.theory import OPTIMIZERS, _check
+from equipoise.theory import OPTIMIZERS
 from equipoise.theory.directions import BY_LR_MAX
 
 SCHEDULES = tuple(n for n in NAMES if n not in ("step", "cosine_restarts"))

@@ -11,10 +11,9 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
-from equipoise.monitor.directory import Directory, mark_of
-from equipoise.monitor.lines import Line
-from equipoise.monitor.schema import RunError
-from equipoise.monitor.select_runs import (
+from equipoise.monitor.runs.directory import Directory, mark_of
+from equipoise.monitor.runs.lines import Line
+from equipoise.monitor.runs.select_runs import (
     COLUMNS,
     SHOWN,
     SORT,
@@ -25,6 +24,7 @@ from equipoise.monitor.select_runs import (
     select,
     unknown,
 )
+from equipoise.monitor.store.schema import RunError
 
 OUTCOME, FIGURE = "outcome.json", "figure.svg"
 """What `equipoise lab run` leaves in an experiment's folder."""

@@ -13,18 +13,18 @@ from typing import Any
 from bokeh.document import Document
 from bokeh.models import ColumnDataSource
 
-from equipoise.board.compare_page import MOST, compare_section, compare_sources
-from equipoise.board.findings_view import as_json
 from equipoise.board.gather import NUMBERS, RunData, gather
-from equipoise.board.geometry_page import NOTHING, geometry_figures, geometry_section, geometry_sources, triangles
 from equipoise.board.knobs import Knobs
 from equipoise.board.listing import Runs
 from equipoise.board.page import Section, blank_figures, fill
-from equipoise.board.plan_page import live_sources, plan_figures, plan_section
-from equipoise.board.run_page import run_figures, run_section, run_sources
-from equipoise.monitor.directory import signature
-from equipoise.monitor.run import Run
-from equipoise.monitor.schema import RunError
+from equipoise.board.pages.compare_page import MOST, compare_section, compare_sources
+from equipoise.board.pages.findings_view import as_json
+from equipoise.board.pages.geometry_page import NOTHING, geometry_figures, geometry_section, geometry_sources, triangles
+from equipoise.board.pages.plan_page import live_sources, plan_figures, plan_section
+from equipoise.board.pages.run_page import run_figures, run_section, run_sources
+from equipoise.monitor.runs.directory import signature
+from equipoise.monitor.store.run import Run
+from equipoise.monitor.store.schema import RunError
 
 EVERY = 1000
 """Milliseconds between looks at a run's file."""

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from equipoise.monitor.attribute import Predicted, Spans
-from equipoise.monitor.compare import Comparer
-from equipoise.monitor.run import Run
-from equipoise.monitor.tables import Table
+from equipoise.monitor.diagnose.attribute import Predicted, Spans
+from equipoise.monitor.diagnose.compare import Comparer
+from equipoise.monitor.store.run import Run
+from equipoise.monitor.store.tables import Table
 
 
 def predicted(run: Run, tensors: Sequence[str], table: Table) -> dict[str, Predicted]:

@@ -26,13 +26,13 @@ from tornado.ioloop import IOLoop, PeriodicCallback
 from tornado.netutil import bind_sockets
 from tornado.web import ErrorHandler, OutputTransform, RequestHandler
 
-from equipoise._memory import give_back
+from equipoise import _check
+from equipoise._malloc import give_back
 from equipoise._version import __version__
 from equipoise.board.listing import Runs
 from equipoise.board.live import PAGES, guarded, prepare
 from equipoise.board.page import BOKEH, scripts, style, templates
-from equipoise.monitor.schema import RunError
-from equipoise.theory import _check
+from equipoise.monitor.store.schema import RunError
 
 HERE = ("127.0.0.1", "localhost", "[::1]")
 """Names of this machine, from itself."""

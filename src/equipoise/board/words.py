@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from equipoise.planner.finding import SEVERITIES, Finding
+from equipoise.finding import SEVERITIES, Finding
 
 
 def number(x: float, digits: int = 3) -> str:

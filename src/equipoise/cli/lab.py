@@ -32,7 +32,7 @@ Metric = Annotated[str | None, typer.Option(help="What is best in it. Default: t
 @app.command("list")
 def lab_list() -> None:
     """The experiments that there are."""
-    from equipoise.lab.show import render_catalogue
+    from equipoise.lab.report.terminal import render_catalogue
 
     print_rich(render_catalogue())
 
@@ -78,7 +78,7 @@ def lab_run(
     given |= {"seeds": seeds, "hours": hours}
     outcome, done = _conduct(experiment, folder, figure, json, given)
     if page is not None:
-        from equipoise.lab.page import write_page
+        from equipoise.lab.report.page import write_page
 
         write_page(experiment, outcome, done, page, preset=preset, command=name)
     _say_failures(done)
@@ -114,7 +114,7 @@ def lab_sweep(
     """
     import os
 
-    from equipoise.lab.sweep import Range, Sweep, read_base
+    from equipoise.lab.train.sweep import Range, Sweep, read_base
 
     values = {path: read_values(text) for path, text in (split("--grid", t) for t in grid or [])}
     ranges = {path: Range.read(text) for path, text in (split("--random", t) for t in random or [])}
@@ -131,9 +131,9 @@ def lab_table(
     figure: Annotated[Path | None, typer.Option(help="Draw it into this file: PDF, PNG or SVG.")] = None,
 ) -> None:
     """What there is of results by now: a row for each setting, mean ± standard deviation over seeds, the best first."""
-    from equipoise.lab.conduct import draw_into
-    from equipoise.lab.show import render_outcome
-    from equipoise.lab.sweep import draw, gather, tabulate
+    from equipoise.lab.report.terminal import render_outcome
+    from equipoise.lab.train.run_experiment import draw_into
+    from equipoise.lab.train.sweep import draw, gather, tabulate
 
     if not folder.is_dir():
         raise ValueError(f"{folder}: must be a directory of trials")
@@ -158,8 +158,8 @@ def lab_claims(
 
     [dim]equipoise lab claims --verdict 'does not hold here'[/dim]
     """
-    from equipoise.lab import ledger
-    from equipoise.theory import _check
+    from equipoise import _check
+    from equipoise.lab.report import ledger
 
     entries = ledger.ledger(folder)
     if experiment is not None:
@@ -171,7 +171,7 @@ def lab_claims(
     if json:
         typer.echo(dumps([e.to_dict() for e in entries], indent=1, ensure_ascii=False))
         return
-    from equipoise.lab.show import render_ledger
+    from equipoise.lab.report.terminal import render_ledger
 
     print_rich(render_ledger(entries, brief=brief))
 
@@ -207,9 +207,9 @@ def lab_data_get(
 
     [dim]equipoise lab data get cifar-10 enwik8[/dim]
     """
+    from equipoise import _check
     from equipoise.lab.data.packages import PACKAGES, get
     from equipoise.lab.data.packages.show import bar
-    from equipoise.theory import _check
 
     wanted = list(PACKAGES) if names == ["all"] else [_check.choice("name", name, PACKAGES) for name in names]
     for name in wanted:
@@ -249,11 +249,11 @@ def lab_workloads_sweep(
 
     [dim]equipoise lab workloads sweep --jobs 2[/dim]
     """
+    from equipoise import _check
     from equipoise.lab.workloads import WORKLOADS
     from equipoise.lab.workloads.run import sweep
     from equipoise.lab.workloads.show import bar
     from equipoise.lab.workloads.store import STORED
-    from equipoise.theory import _check
 
     wanted = [_check.choice("workload", name, WORKLOADS) for name in names or WORKLOADS]
     with bar() as tell:
@@ -291,8 +291,8 @@ def lab_workloads_baselines(stored: Stored = None) -> None:
 
 
 def _conduct(experiment: Any, folder: Path, figure: Path | None, json: bool, given: dict[str, Any]) -> Any:
-    from equipoise.lab.conduct import OUTCOME, conduct, write_figure
-    from equipoise.lab.show import bars, render_outcome
+    from equipoise.lab.report.terminal import bars, render_outcome
+    from equipoise.lab.train.run_experiment import OUTCOME, conduct, write_figure
 
     if figure is not None:
         require("matplotlib", "lab")

@@ -176,9 +176,10 @@ def _from_flags(
     steps: int | None, options: list[str], shapes: list[str], init_rms: float | None, timescale: float | None,
     **rest: Any,
 ) -> Any:  # fmt: skip
+    from equipoise import _check
     from equipoise.planner import Setting, Tensor
     from equipoise.planner.setting import WITHOUT
-    from equipoise.theory import _check, default_betas
+    from equipoise.theory import default_betas
 
     missing = [flag for flag, value in (("--lr", lr), ("--steps", steps)) if value is None]
     if missing:

@@ -72,9 +72,9 @@ def _print_runs(
     directory: Path, columns: Sequence[str] = (), sort: str = "-changed", filter: str = "", top: int | None = None,
     json: bool = False,
 ) -> None:  # fmt: skip
-    from equipoise.monitor.directory import Directory
-    from equipoise.monitor.screen import console, render_list
-    from equipoise.monitor.select_runs import columns_of, select, unknown
+    from equipoise.monitor.runs.directory import Directory
+    from equipoise.monitor.runs.select_runs import columns_of, select, unknown
+    from equipoise.monitor.runs.terminal import console, render_list
 
     lines = Directory(directory).lines()
     asked = columns_of(columns)
@@ -105,8 +105,8 @@ def tag(
 
     [dim]equipoise tag runs/a good baseline --remove draft[/dim]
     """
-    from equipoise.monitor.run import Run
-    from equipoise.monitor.tags import change_tags, tags_of
+    from equipoise.monitor.runs.tags import change_tags, tags_of
+    from equipoise.monitor.store.run import Run
 
     if tags or remove:
         change_tags(run, tags or [], remove or [])
@@ -122,8 +122,8 @@ def export(
     ] = None,
 ) -> None:
     """Write all that a run measured as one table, a line a number."""
-    from equipoise.monitor.export import write
-    from equipoise.monitor.run import Run
+    from equipoise.monitor.runs.export import write
+    from equipoise.monitor.store.run import Run
 
     with Run.open(run) as opened:
         target, lines = write(opened, to, output)
@@ -152,10 +152,10 @@ def watch(
 
     [dim]equipoise watch runs/a --layers '*attn*' --sort norm --top 10[/dim]
     """
-    from equipoise.monitor.compare import Latest
-    from equipoise.monitor.glance import Look
-    from equipoise.monitor.run import Run
-    from equipoise.monitor.screen import console, runs_in, show
+    from equipoise.monitor.diagnose.compare import Latest
+    from equipoise.monitor.runs.snapshot import Look
+    from equipoise.monitor.runs.terminal import console, runs_in, show
+    from equipoise.monitor.store.run import Run
 
     found = runs_in(run)
     if len(found) > 1:

@@ -14,7 +14,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from equipoise.theory import _check as check
+from equipoise import _check as check
 
 MUON = (3.4445, -4.7750, 2.0315)
 """The classic quintic of Muon. It leaves singular values in about [0.68, 1.13] and never gets nearer to 1."""

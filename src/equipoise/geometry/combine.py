@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from equipoise import _check as check
 from equipoise.geometry.norms import Norm, Tensors, widened
-from equipoise.theory import _check as check
 
 _COMBINE = ("max", "sum")
 

@@ -22,6 +22,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from equipoise import _check as check
 from equipoise.geometry.norms import (
     Norm,
     conjugate,
@@ -33,7 +34,6 @@ from equipoise.geometry.norms import (
     widened,
 )
 from equipoise.geometry.polar_factor import polar
-from equipoise.theory import _check as check
 
 
 @dataclass(frozen=True)

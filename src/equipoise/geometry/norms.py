@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from equipoise.theory import _check as check
+from equipoise import _check as check
 
 Tensors = Any
 """A tensor; for `MaxOver` and `SumOver` a list or dict of tensors."""

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from equipoise import _check as check
 from equipoise.geometry.norms import (
     Norm,
     Tensors,
@@ -22,7 +23,6 @@ from equipoise.geometry.norms import (
     wide_dtype,
     widened,
 )
-from equipoise.theory import _check as check
 
 
 def induced_norm(

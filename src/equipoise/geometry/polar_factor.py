@@ -8,10 +8,10 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
+from equipoise import _check as check
 from equipoise.geometry import _iterate
 from equipoise.geometry import coefficients as co
 from equipoise.geometry.coefficients import Polynomial
-from equipoise.theory import _check as check
 
 METHODS = ("auto", "direct", "gram", "svd")
 _STEPS, _LOWER, _BF16_LOWER = 4, 3e-3, 3.3e-3

@@ -2,15 +2,15 @@
 
 from typing import TYPE_CHECKING, Any
 
-from equipoise.monitor.follow import Follower
-from equipoise.monitor.layout import Column, Layout, Quantity, TensorInfo, make_layout
-from equipoise.monitor.run import Run
-from equipoise.monitor.schema import RunError
-from equipoise.monitor.tables import Rows, Series, Table
-from equipoise.monitor.writer import RunWriter
+from equipoise.monitor.store.follow import Follower
+from equipoise.monitor.store.layout import Column, Layout, Quantity, TensorInfo, make_layout
+from equipoise.monitor.store.run import Run
+from equipoise.monitor.store.schema import RunError
+from equipoise.monitor.store.tables import Rows, Series, Table
+from equipoise.monitor.store.writer import RunWriter
 
 if TYPE_CHECKING:
-    from equipoise.monitor.watching import Watch, watch
+    from equipoise.monitor.watch.watcher import Watch, watch
 
 __all__ = [
     "Column",
@@ -38,4 +38,4 @@ if not TYPE_CHECKING:  # which would take any name for one that is there
             raise AttributeError(f"module 'equipoise.monitor' has no attribute {name!r}")
         import importlib
 
-        return getattr(importlib.import_module("equipoise.monitor.watching"), name)
+        return getattr(importlib.import_module("equipoise.monitor.watch.watcher"), name)

@@ -4,7 +4,6 @@ A rule turns gradients into a direction (`rules`), a move turns weight and direc
 each final class is one of each with hyperparameters under torch's names.
 """
 
-from equipoise.optim.base import RuleOptimizer
 from equipoise.optim.controlled import (
     AdamCPR,
     HyperballAdamW,
@@ -14,15 +13,16 @@ from equipoise.optim.controlled import (
     RotationalSGDM,
     RotationalSignSGDM,
 )
-from equipoise.optim.folding import fold
-from equipoise.optim.gains import Gain, Standardized, add_gains, standardize
-from equipoise.optim.groups import ParamGroups, param_groups
-from equipoise.optim.invariance import Invariance, TensorInvariance, scale_invariance
+from equipoise.optim.engine.base import RuleOptimizer
 from equipoise.optim.matrix import HyperballMuon, Muon, RotationalMuon, SteepestDescent
+from equipoise.optim.model.folding import fold
+from equipoise.optim.model.gains import Gain, Standardized, add_gains, standardize
+from equipoise.optim.model.groups import ParamGroups, param_groups
+from equipoise.optim.model.invariance import Invariance, TensorInvariance, scale_invariance
 from equipoise.optim.moves import Constrain, Decay, Move
 from equipoise.optim.optimizers import SGDM, Adam, AdamW, Lion, NormalizedGD, RMSProp, SignSGDM
-from equipoise.optim.rotate import Hyperball, Rotate
 from equipoise.optim.rules import Rule
+from equipoise.optim.sphere import Hyperball, Rotate
 from equipoise.optim.switch import Switch
 from equipoise.optim.wrap import Rotational
 

@@ -7,11 +7,11 @@ from typing import final
 
 from torch import Tensor
 
-from equipoise.optim.base import RuleOptimizer
+from equipoise.optim.engine.base import RuleOptimizer
 from equipoise.optim.moves import Constrain
 from equipoise.optim.options import PLAIN_ADAM, DecayKind, Nonfinite, Params, documented, given
-from equipoise.optim.rotate import Hyperball, Rotate
 from equipoise.optim.rules import AdamRule, LionRule, SGDMRule, SignSGDMRule
+from equipoise.optim.sphere import Hyperball, Rotate
 
 Angle = float | Callable[[int], float] | None
 

@@ -8,16 +8,15 @@ from typing import Any, final
 import torch
 from torch import Tensor
 
-from equipoise import geometry
+from equipoise import _check, geometry
 from equipoise.geometry import Norm
-from equipoise.optim.base import RuleOptimizer, state_dtype, without_autocast
-from equipoise.optim.checks import with_params
+from equipoise.optim.engine.base import RuleOptimizer, state_dtype, without_autocast
+from equipoise.optim.engine.validation import with_params
 from equipoise.optim.matrix_rules import DualRule, MuonRule, averaged
 from equipoise.optim.moves import Decay, Move
 from equipoise.optim.options import PLAIN_ADAM, DecayKind, Nonfinite, Params, documented, given
-from equipoise.optim.rotate import Hyperball, Rotate
 from equipoise.optim.rules import AdamRule, Rule
-from equipoise.theory import _check
+from equipoise.optim.sphere import Hyperball, Rotate
 from equipoise.theory.dynamics import SCALES
 
 ADAM = {"lr": 3e-4, "betas": (0.9, 0.95), "eps": 1e-8}

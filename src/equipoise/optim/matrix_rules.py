@@ -14,9 +14,9 @@ from torch import Tensor
 
 from equipoise import geometry
 from equipoise.geometry import Norm, Operator
-from equipoise.optim.many import Many
+from equipoise.optim.engine.distributed import cost, divided, mesh_of, whole
+from equipoise.optim.engine.tensor_list import Many
 from equipoise.optim.rules import Rule, described
-from equipoise.optim.sharing import cost, divided, mesh_of, whole
 from equipoise.theory import Dynamics
 
 

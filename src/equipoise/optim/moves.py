@@ -14,8 +14,8 @@ from typing import Any, ClassVar, final
 import torch
 from torch import Tensor
 
-from equipoise.optim.many import Many, Traced
-from equipoise.optim.rate import add, rate
+from equipoise.optim.engine.rate import add, rate
+from equipoise.optim.engine.tensor_list import Many, Traced
 from equipoise.optim.rows import everywhere, row_count
 from equipoise.optim.rules import Ratio, Rule
 from equipoise.theory import Dynamics

@@ -6,7 +6,7 @@ from typing import final
 
 from torch import Tensor
 
-from equipoise.optim.base import RuleOptimizer
+from equipoise.optim.engine.base import RuleOptimizer
 from equipoise.optim.moves import Decay
 from equipoise.optim.options import DecayKind, Nonfinite, Params, documented, given
 from equipoise.optim.rules import AdamRule, LionRule, NormalizedRule, RMSPropRule, SGDMRule, SignSGDMRule

@@ -18,7 +18,7 @@ from typing import Any, ClassVar, final
 
 from torch import Tensor
 
-from equipoise.optim.many import Many, Traced
+from equipoise.optim.engine.tensor_list import Many, Traced
 from equipoise.optim.rows import as_rows, unit
 from equipoise.theory import Dynamics
 

@@ -12,10 +12,10 @@ from typing import Any, final
 import torch
 from torch.optim import Optimizer
 
-from equipoise.optim.base import evaluated
-from equipoise.optim.holding import Holder, steppable, within_a_step
-from equipoise.optim.rate import readable
-from equipoise.theory import _check
+from equipoise import _check
+from equipoise.optim.engine.base import evaluated
+from equipoise.optim.engine.holder import Holder, steppable, within_a_step
+from equipoise.optim.engine.rate import readable
 
 SECOND = "second."
 """What options and states of the second optimizer are called by, after this."""

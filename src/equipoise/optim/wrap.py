@@ -15,17 +15,18 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from equipoise.optim.base import LOW_PRECISION, RuleOptimizer, evaluated, without_autocast
-from equipoise.optim.checks import check_granularity
-from equipoise.optim.clock import count_of, value_of
+from equipoise import _check
 from equipoise.optim.dynamics_of import dynamics_of
-from equipoise.optim.holding import Holder, steppable, within_a_step
+from equipoise.optim.engine.base import LOW_PRECISION, RuleOptimizer, evaluated, without_autocast
+from equipoise.optim.engine.clock import count_of, value_of
+from equipoise.optim.engine.holder import Holder, steppable, within_a_step
+from equipoise.optim.engine.rate import known_rate, rate
+from equipoise.optim.engine.validation import check_granularity
 from equipoise.optim.moves import Piece, turns, varied
-from equipoise.optim.rate import known_rate, rate
-from equipoise.optim.rotate import Rotate, RowMove, on_sphere
 from equipoise.optim.rows import center_rows
 from equipoise.optim.rules import Rule, described
-from equipoise.theory import Dynamics, _check
+from equipoise.optim.sphere import Rotate, RowMove, on_sphere
+from equipoise.theory import Dynamics
 
 COUNT = "rotations"
 """What `Rotational` calls the number of its steps in the groups of the optimizer inside."""

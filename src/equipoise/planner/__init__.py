@@ -1,6 +1,6 @@
 """Setting → Plan: what hyperparameters will do over a run, what is odd about them, and where rules would move them."""
 
-from equipoise.planner.finding import SEVERITIES, Finding
+from equipoise.finding import SEVERITIES, Finding
 from equipoise.planner.planning import SCHEMA, Plan, TensorPlan, plan, plan_setting
 from equipoise.planner.setting import KINDS, Group, Setting, Tensor
 from equipoise.planner.toml import read_setting, write_setting

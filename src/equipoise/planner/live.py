@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from equipoise.optim.dynamics_of import GroupState, group_state, stepping
-from equipoise.optim.roles import known_parameters, role_by_shape
+from equipoise.optim.model.roles import known_parameters, role_by_shape
 from equipoise.planner.pretrained import Verdict, judge
 from equipoise.planner.setting import KINDS, Group, Tensor
 

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from equipoise import schedules
-from equipoise.planner.finding import Finding
+from equipoise import _viewer, schedules
+from equipoise.finding import Finding
 from equipoise.planner.setting import Setting, Tensor
 from equipoise.planner.travel import Travel, travel
 from equipoise.schedules import Schedule
@@ -67,7 +67,7 @@ class Plan:
     @cached_property
     def findings(self) -> tuple[Finding, ...]:
         """What is odd about the setting, the worst first."""
-        from equipoise.planner.findings import find
+        from equipoise.planner.checks.all_checks import find
 
         return find(self)
 
@@ -126,9 +126,7 @@ class Plan:
 
     def show(self) -> None:
         """Show the plan: as a page with sliders in a notebook, as `equipoise plan` prints it elsewhere."""
-        import equipoise
-
-        equipoise.board.show(self)
+        _viewer.show(self)
 
     def __rich_console__(self, console: Any, options: Any) -> Iterator[Any]:
         from equipoise.planner.show import render

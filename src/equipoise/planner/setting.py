@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from equipoise import schedules
+from equipoise import _check, schedules
+from equipoise._check import Array
 from equipoise.schedules import Schedule
-from equipoise.theory import Dynamics, _check
-from equipoise.theory._check import Array
+from equipoise.theory import Dynamics
 
 KINDS = ("matrix", "embedding", "gain", "bias")
 """What a tensor is for. Gains and biases have no direction to rotate; they are told by their update size."""

@@ -14,7 +14,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from equipoise.planner.finding import Finding
+from equipoise.finding import Finding
 from equipoise.planner.planning import Plan, TensorPlan
 from equipoise.planner.transfer import Transfer
 

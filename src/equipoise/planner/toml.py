@@ -7,9 +7,10 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+from equipoise import _check
 from equipoise.planner.setting import GROUP_FIELDS, Setting, Tensor
 from equipoise.schedules import NAMES
-from equipoise.theory import _check, default_betas
+from equipoise.theory import default_betas
 
 _GROUP = GROUP_FIELDS - {"optimizer", "name"} | {"momentum"}
 _TENSOR = {f.name for f in fields(Tensor)}

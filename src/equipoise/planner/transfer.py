@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
+from equipoise import _check
 from equipoise.planner.setting import Setting
-from equipoise.theory import _check, advice
+from equipoise.theory import advice
 from equipoise.theory.advice import Change, Hyperparameters, Moved
 
 

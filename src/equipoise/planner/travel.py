@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from equipoise._check import Array
 from equipoise.theory import distance, travel_bound
-from equipoise.theory._check import Array
 
 if TYPE_CHECKING:
     from equipoise.planner.planning import TensorPlan

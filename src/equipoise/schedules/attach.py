@@ -13,10 +13,10 @@ from numpy.typing import ArrayLike
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
+from equipoise import _check
+from equipoise._check import Array
 from equipoise.schedules import decay as decays
 from equipoise.schedules.base import Schedule, as_schedule
-from equipoise.theory import _check
-from equipoise.theory._check import Array
 
 Curve = Schedule | ArrayLike
 """What a hyperparameter may be given as: a schedule, a constant, one value a step."""

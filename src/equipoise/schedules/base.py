@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, overload
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from equipoise import _check
+from equipoise._check import Array
 from equipoise._extras import importing
-from equipoise.theory import _check
-from equipoise.theory._check import Array
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -9,10 +9,10 @@ from typing import final
 
 import numpy as np
 
+from equipoise import _check
+from equipoise._check import Array
 from equipoise.schedules.base import Schedule, joint_end
 from equipoise.schedules.curves import blend
-from equipoise.theory import _check
-from equipoise.theory._check import Array
 
 
 @final

@@ -10,9 +10,9 @@ from typing import final
 
 import numpy as np
 
+from equipoise import _check
+from equipoise._check import Array
 from equipoise.schedules.base import Schedule
-from equipoise.theory import _check
-from equipoise.theory._check import Array
 
 
 def blend(c: Array, start: float, end: float) -> Array:

@@ -18,9 +18,9 @@ from typing import final
 import numpy as np
 from numpy.typing import ArrayLike
 
+from equipoise import _check
+from equipoise._check import Array
 from equipoise.schedules.base import Schedule, as_schedule, joint_end
-from equipoise.theory import _check
-from equipoise.theory._check import Array
 
 # d = λ · lr^p · lr_max^q, of the kinds of `theory.DECAYS` that follow from lr alone
 _POWERS = {"lr": (1, 0), "schedule": (1, -1), "independent": (0, 0), "corrected": (2, -1)}

@@ -6,10 +6,10 @@ import copy
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from equipoise import _check
 from equipoise._extras import importing
 from equipoise.schedules.base import Schedule
 from equipoise.schedules.table import from_array
-from equipoise.theory import _check
 
 if TYPE_CHECKING:
     from torch.optim import Optimizer

@@ -14,11 +14,10 @@ from typing import final
 import numpy as np
 from numpy.typing import ArrayLike
 
-from equipoise import theory
+from equipoise import _check, theory
+from equipoise._check import Array
 from equipoise.schedules.base import Schedule
 from equipoise.schedules.table import from_array
-from equipoise.theory import _check
-from equipoise.theory._check import Array
 
 
 @final

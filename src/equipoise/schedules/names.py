@@ -6,9 +6,9 @@ import inspect
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from equipoise import _check
 from equipoise.schedules import compose, curves, memory, phases
 from equipoise.schedules.base import Schedule
-from equipoise.theory import _check
 
 
 def _constant(steps: int, peak: float, warmup: int, final: float) -> Schedule:

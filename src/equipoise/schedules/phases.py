@@ -9,11 +9,11 @@ from typing import final
 
 import numpy as np
 
+from equipoise import _check
+from equipoise._check import Array
 from equipoise.schedules import compose, curves
 from equipoise.schedules.base import Schedule
 from equipoise.schedules.curves import blend, fall
-from equipoise.theory import _check
-from equipoise.theory._check import Array
 
 TAILS = ("linear", "1-sqrt", "cosine")
 """How `wsd` may fall: in a line, as 1 − √x, or as half a cosine."""

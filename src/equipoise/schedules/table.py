@@ -10,9 +10,9 @@ from typing import Any, cast, final
 import numpy as np
 from numpy.typing import ArrayLike
 
+from equipoise import _check
+from equipoise._check import Array
 from equipoise.schedules.base import Schedule
-from equipoise.theory import _check
-from equipoise.theory._check import Array
 
 SHOWN = 8
 """Values up to which `str` shows all of a table."""

@@ -21,11 +21,10 @@ import numpy as np
 from numpy.polynomial import chebyshev
 from numpy.typing import ArrayLike
 
-from equipoise import theory
+from equipoise import _check, theory
+from equipoise._check import Array
 from equipoise.schedules.base import Schedule
 from equipoise.schedules.table import from_array
-from equipoise.theory import _check
-from equipoise.theory._check import Array
 
 _LARGEST = 0.999
 """The largest lr·wd: at 1 decay takes all of the weight."""

@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
+from equipoise._check import Array
 from equipoise.theory import _recursions
-from equipoise.theory._check import Array
 
 LONG = 20_000
 """Steps from which compiling (about half a second, cached on disk) beats a plain loop."""

@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from equipoise.theory import _check
+from equipoise import _check
 
 
 @dataclass(frozen=True)

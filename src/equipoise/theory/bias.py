@@ -7,8 +7,8 @@ import math
 import numpy as np
 from numpy.typing import ArrayLike
 
-from equipoise.theory import _check
-from equipoise.theory._check import Array
+from equipoise import _check
+from equipoise._check import Array
 
 
 def bias_factor(t: ArrayLike, betas: tuple[float, float] = (0.9, 0.999)) -> Array:

@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from equipoise.theory import _check
-from equipoise.theory._check import Array
+from equipoise import _check
+from equipoise._check import Array
 from equipoise.theory.kernels import (
     Filter,
     Kernel,

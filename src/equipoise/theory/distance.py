@@ -12,8 +12,8 @@ import math
 import numpy as np
 from numpy.typing import ArrayLike
 
-from equipoise.theory import _check
-from equipoise.theory._check import Array
+from equipoise import _check
+from equipoise._check import Array
 from equipoise.theory.directions import Direction, direction
 from equipoise.theory.trajectory import Forecast
 

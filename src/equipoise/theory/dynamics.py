@@ -19,8 +19,8 @@ from typing import Any, NamedTuple, Self, final
 import numpy as np
 from numpy.typing import ArrayLike
 
-from equipoise.theory import _check
-from equipoise.theory._check import Array
+from equipoise import _check
+from equipoise._check import Array
 from equipoise.theory.directions import (
     DECAYS,
     OPTIMIZERS,

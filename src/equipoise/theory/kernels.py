@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from equipoise.theory._check import Array
+from equipoise._check import Array
 
 POWERS = np.array([1.0] + [2.0**i + 1 for i in range(1, 12)])
 """Odd powers in which f is expanded. Only odd ones occur, for an odd bend, and doubling them spans every time scale."""

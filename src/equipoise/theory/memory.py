@@ -12,8 +12,9 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import ArrayLike
 
-from equipoise.theory import _check, _scan
-from equipoise.theory._check import Array
+from equipoise import _check
+from equipoise._check import Array
+from equipoise.theory import _scan
 from equipoise.theory.directions import kept_share
 
 

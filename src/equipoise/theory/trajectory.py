@@ -12,8 +12,8 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import ArrayLike
 
+from equipoise._check import Array
 from equipoise.theory import _scan
-from equipoise.theory._check import Array
 from equipoise.theory.directions import Direction, finite_beta2
 from equipoise.theory.memory import Memory, memory
 

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
-from equipoise.theory import _check
-from equipoise.theory._check import Array
+from equipoise import _check
+from equipoise._check import Array
 from equipoise.theory._recursions import decayed_share, masked_alignment, masked_split
 from equipoise.theory.directions import Direction, autocorrelation, finite_beta2, kept_share
 

@@ -7,14 +7,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from equipoise.lab.config import Trial
 from equipoise.lab.experiments import Done, Experiment, Outcome
 from equipoise.lab.experiments._sweep import gap, seeds
-from equipoise.lab.result import Result
-from equipoise.lab.results import Claim, Stat
+from equipoise.lab.report.claims import Claim, Stat
 from equipoise.lab.statistics import ERROR, LOOKS, decide, margin, next_look
 from equipoise.lab.statistics.rounds import run_rounds
 from equipoise.lab.statistics.sequential import NOMINAL
+from equipoise.lab.train.result import Result
+from equipoise.lab.train.trial import Trial
 
 COUNT = 1000
 Noise = Callable[[np.random.Generator, tuple[int, ...]], np.ndarray]

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable
 
-from equipoise.lab.config import Trial
+from equipoise.lab.train.trial import Trial
 from equipoise.lab.workloads import Outcome, Outcomes, Workload, planned
 from equipoise.lab.workloads.sweep import missing, settled
 

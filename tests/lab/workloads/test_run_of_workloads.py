@@ -14,10 +14,10 @@ from synthetic_workloads import WORKLOAD, bowl, ended
 from typer.testing import CliRunner
 
 from equipoise.cli import app
-from equipoise.lab import processes
-from equipoise.lab.attempt import attempt
-from equipoise.lab.config import Trial
-from equipoise.lab.result import Report, Result
+from equipoise.lab.train import processes
+from equipoise.lab.train.result import Report, Result
+from equipoise.lab.train.run_trial import attempt
+from equipoise.lab.train.trial import Trial
 from equipoise.lab.workloads import WORKLOADS, Workload, run, store
 from equipoise.lab.workloads.sweep import SHRINKS, grid
 

@@ -5,7 +5,7 @@ import math
 import pytest
 from synthetic_workloads import WORKLOAD, bowl, ended, swept
 
-from equipoise.lab.config import Trial
+from equipoise.lab.train.trial import Trial
 from equipoise.lab.workloads import STAGES, WORKLOADS, best, planned
 from equipoise.lab.workloads.sweep import SEEDS, SHRINKS, further, grid, others, settled, validation
 

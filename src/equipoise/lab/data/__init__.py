@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from equipoise import _check
 from equipoise.lab.data.augment import CropFlip
 from equipoise.lab.data.base import TASKS, VALIDATION, Batch, Batches, Data, Noise, Source, Split, images, seeded, split
 from equipoise.lab.data.bleu import Bleu, bleu
@@ -18,7 +19,6 @@ from equipoise.lab.data.parallel import handbook, parallel
 from equipoise.lab.data.phonemes import pairs, phonemes, texts
 from equipoise.lab.data.synthetic import classification, regression
 from equipoise.lab.data.text import enwik8, from_texts, linux_doc, metamath, text, wikitext
-from equipoise.theory import _check
 
 LOADERS = {
     "cifar": cifar,

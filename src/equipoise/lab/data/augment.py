@@ -8,7 +8,7 @@ from typing import final
 import torch
 from torch import Tensor
 
-from equipoise.theory import _check
+from equipoise import _check
 
 
 @final

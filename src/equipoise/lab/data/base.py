@@ -15,8 +15,8 @@ from typing import Any, final
 import torch
 from torch import Tensor
 
+from equipoise import _check
 from equipoise.lab.data.augment import CropFlip
-from equipoise.theory import _check
 
 Batch = tuple[Tensor, Tensor]
 Batches = Callable[[int], Batch]

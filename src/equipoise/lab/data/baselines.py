@@ -1,7 +1,7 @@
 """What is reached without a network: rows that every table can have.
 
 A text is predicted by how often tokens occur (unigram), or occur after the token before (bigram); classes by how often
-they occur (frequency), or by a linear model. Losses are those that `equipoise.lab.task.evaluate` has, in nats.
+they occur (frequency), or by a linear model. Losses are those that `equipoise.lab.train.task.evaluate` has, in nats.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from equipoise import _check
 from equipoise.lab.data.base import Data, Split
 from equipoise.lab.data.phonemes import PAD
-from equipoise.theory import _check
 
 DISCOUNT = 0.75
 """What a bigram's count is lowered by, for those that were never seen: [ney1994]."""

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import final
 
-from equipoise.theory import _check
+from equipoise import _check
 
 ORDER = 4
 TOKENIZERS = ("13a", "char", "none")

@@ -10,8 +10,8 @@ from typing import final
 import torch
 from torch import Tensor
 
+from equipoise import _check
 from equipoise.lab.data.base import Batch, Batches, Data, Source, Split, seeded
-from equipoise.theory import _check
 
 NEVER = "never"
 """The probe of facts that are never shown."""

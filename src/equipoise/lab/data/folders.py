@@ -10,9 +10,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from equipoise import _check
 from equipoise._extras import need
 from equipoise.lab.data.base import Data, images
-from equipoise.theory import _check
 
 ENDINGS = (".jpeg", ".jpg", ".png")
 

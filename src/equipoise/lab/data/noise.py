@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from equipoise import _check
 from equipoise.lab.data.base import Data, Noise
-from equipoise.theory import _check
 
 
 def noise(*, inputs: int = 128, outputs: int = 128, scale: float = 1.0) -> Data:

@@ -6,10 +6,10 @@ import os
 import re
 from pathlib import Path
 
+from equipoise import _check
 from equipoise.lab.data.base import Data
 from equipoise.lab.data.packages.places import where
 from equipoise.lab.data.phonemes import pairs
-from equipoise.theory import _check
 
 SEGMENT = re.compile(r"<seg[^>]*>(.*?)</seg>", re.DOTALL)
 

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from equipoise import _check
 from equipoise._extras import need
 from equipoise.lab.data.base import VALIDATION, Data, Split
-from equipoise.theory import _check
 
 PAD, BEGIN, END = 0, 1, 2
 """The first tokens of both sides."""

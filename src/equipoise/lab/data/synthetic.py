@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from equipoise import _check
 from equipoise.lab.data.base import Data, Split, seeded
-from equipoise.theory import _check
 
 
 def regression(

@@ -10,10 +10,10 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from equipoise import _check
 from equipoise.lab.data.base import VALIDATION, Data, Split
 from equipoise.lab.data.packages.places import where
 from equipoise.lab.data.tokens import Texts, as_bytes, as_pairs
-from equipoise.theory import _check
 
 ENDINGS = ("*.py", "*.txt", "*.md", "*.rst", "*.tokens", "*.raw", "*.yaml")
 """Files that are taken from a folder."""

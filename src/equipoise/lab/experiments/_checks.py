@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 
 from equipoise._extras import MissingExtraError
-from equipoise.lab.config import Trial
 from equipoise.lab.experiments._sweep import Setting, Turning, chosen_by, finished, stat
 from equipoise.lab.experiments.base import Done
 from equipoise.lab.statistics import Check
+from equipoise.lab.train.trial import Trial
 
 ROTATES = (0.8, 1.25)
 """Measured rotation over what was asked for that still counts as it."""

@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from equipoise.lab.config import Trial
+from equipoise._check import Array
 from equipoise.lab.experiments._checks import inside
 from equipoise.lab.experiments._sweep import by_setting, seeds, tuned
 from equipoise.lab.experiments.base import Done, Experiment, Outcome
-from equipoise.lab.result import Result
-from equipoise.lab.results import Claim, Stat
+from equipoise.lab.report.claims import Claim, Stat
 from equipoise.lab.statistics import Check
+from equipoise.lab.train.result import Result
+from equipoise.lab.train.trial import Trial
 from equipoise.monitor import Run
-from equipoise.theory._check import Array
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from equipoise.lab.config import Trial
 from equipoise.lab.experiments._sweep import finished, stat
 from equipoise.lab.experiments.base import Done
 from equipoise.lab.statistics import Check
+from equipoise.lab.train.trial import Trial
 
 NOISY = Trial(
     data="classification", data_options={"samples": 60_000, "inputs": 64, "noise": 0.3}, model="mlp",

@@ -8,10 +8,10 @@ from typing import final
 
 import numpy as np
 
-from equipoise.lab.config import Trial
+from equipoise._check import Array
 from equipoise.lab.experiments.base import Done
-from equipoise.lab.shapes import contributions
-from equipoise.theory._check import Array
+from equipoise.lab.train.schedules import contributions
+from equipoise.lab.train.trial import Trial
 
 MOST = 30.0
 """The fastest forgetting that is looked for: e-folds over the run."""

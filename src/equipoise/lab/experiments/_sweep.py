@@ -9,13 +9,13 @@ from typing import Any, final
 
 import numpy as np
 
-from equipoise.lab.config import Trial
+from equipoise._check import Array
 from equipoise.lab.experiments._watched import curve, hidden, of_neurons
 from equipoise.lab.experiments.base import Done
-from equipoise.lab.results import Stat, hashable
+from equipoise.lab.report.claims import Stat, hashable
+from equipoise.lab.train.trial import Trial
 from equipoise.monitor import Run
 from equipoise.theory import stationary
-from equipoise.theory._check import Array
 
 LATE = 0.5
 """What comes after this share of the steps is averaged over."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from equipoise.lab.config import Trial
+from equipoise.lab.train.trial import Trial
 
 DIGITS = Trial(
     data="digits", data_options={"test": 0.8}, model="mlp", model_options={"width": 64, "depth": 3}, batch_size=64,

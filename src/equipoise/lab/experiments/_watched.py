@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from equipoise._check import Array
 from equipoise.monitor import Column, Run
-from equipoise.theory._check import Array
 
 
 def hidden(run: Run) -> list[str]:

@@ -13,12 +13,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, final
 
+from equipoise import _check
 from equipoise._extras import MissingExtraError
-from equipoise.lab.config import Trial
-from equipoise.lab.result import Result
-from equipoise.lab.results import Claim
+from equipoise.lab.report.claims import Claim
+from equipoise.lab.train.result import Result
+from equipoise.lab.train.trial import Trial
 from equipoise.monitor import Run
-from equipoise.theory import _check
 
 PRESETS = ("smoke", "small", "full")
 """Seconds; under half an hour on two cores; as the source."""

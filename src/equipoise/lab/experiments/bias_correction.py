@@ -8,18 +8,18 @@ from typing import Any, ClassVar, final
 
 import numpy as np
 
-from equipoise.lab.config import Trial
+from equipoise._check import Array
 from equipoise.lab.experiments._checks import baseline, learnt
 from equipoise.lab.experiments._sweep import Turning, apart, by_seed, cost, seeds, stat, worse
 from equipoise.lab.experiments._tasks import CIFAR, DIGITS, METRICS, NEAR, TASKS, TEXT, WIKITEXT
 from equipoise.lab.experiments._watched import hidden
 from equipoise.lab.experiments.base import Done, Experiment, Outcome
-from equipoise.lab.result import Result
-from equipoise.lab.results import Claim, Stat
+from equipoise.lab.report.claims import Claim, Stat
+from equipoise.lab.train.result import Result
+from equipoise.lab.train.trial import Trial
 from equipoise.monitor import Run
 from equipoise.schedules import from_array
 from equipoise.theory import bias_factor, eps_factor, first_step
-from equipoise.theory._check import Array
 
 BOTH, NO_BC, NO_ZI, NEITHER = "ZI, BC", "ZI, no BC", "no ZI, BC", "no ZI, no BC"
 TORCH, AS_SCHEDULE, LR_ALONE = "torch's AdamW", "no BC, ρ(t)", "no BC, ρ(t) on lr alone"

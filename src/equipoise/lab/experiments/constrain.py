@@ -8,14 +8,14 @@ from typing import Any, ClassVar, final
 
 import numpy as np
 
-from equipoise.lab.config import Trial
 from equipoise.lab.experiments._checks import as_many, baseline, learnt, on_validation
 from equipoise.lab.experiments._sweep import best, by_seed, by_setting, seeds, stat
 from equipoise.lab.experiments._tasks import CIFAR, DIGITS, METRICS, NEAR, TASKS, TEXT, WIKITEXT
 from equipoise.lab.experiments.base import Done, Experiment, Outcome
-from equipoise.lab.result import Result
-from equipoise.lab.results import Claim, Stat
+from equipoise.lab.report.claims import Claim, Stat
 from equipoise.lab.statistics import Check
+from equipoise.lab.train.result import Result
+from equipoise.lab.train.trial import Trial
 from equipoise.monitor import Run
 
 SOURCES = {"adamw": "[kosson2024] Table 2", "lion": "[kosson2024] Table 3", "sgdm": "[kosson2024] Table 3"}

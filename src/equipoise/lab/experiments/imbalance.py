@@ -8,12 +8,12 @@ from typing import Any, ClassVar, final
 
 import numpy as np
 
-from equipoise.lab.config import Trial
 from equipoise.lab.experiments._checks import baseline, fair
 from equipoise.lab.experiments._sweep import by_setting, gap, stat, tuned
 from equipoise.lab.experiments.base import Done, Experiment, Outcome
-from equipoise.lab.result import Result
-from equipoise.lab.results import Claim, Stat
+from equipoise.lab.report.claims import Claim, Stat
+from equipoise.lab.train.result import Result
+from equipoise.lab.train.trial import Trial
 from equipoise.monitor import Run
 
 PATHS = ("model_options.width", "optimizer_options.portion", "optimizer_options.factor")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar, final
 
 from equipoise.lab.experiments._convex import Convex, Size, sizes
 from equipoise.lab.experiments.base import Done, Outcome
-from equipoise.lab.results import Claim, Stat
+from equipoise.lab.report.claims import Claim, Stat
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -9,18 +9,18 @@ from typing import Any, ClassVar, final
 import numpy as np
 from numpy.typing import NDArray
 
-from equipoise.lab.config import Trial
+from equipoise._check import Array
 from equipoise.lab.experiments._checks import baseline, inside, learnt
 from equipoise.lab.experiments._noisy import NOISY, is_noisy, not_by_heart
 from equipoise.lab.experiments._sweep import best, by_seed, by_setting, gap, seeds, stat
 from equipoise.lab.experiments._tasks import CIFAR, DIGITS, TEXT, WIKITEXT
 from equipoise.lab.experiments.base import Done, Experiment, Outcome
-from equipoise.lab.result import Result
-from equipoise.lab.results import Claim, Stat
+from equipoise.lab.report.claims import Claim, Stat
 from equipoise.lab.statistics import Check
+from equipoise.lab.train.result import Result
+from equipoise.lab.train.trial import Trial
 from equipoise.monitor import Run
 from equipoise.theory import stationary
-from equipoise.theory._check import Array
 
 SOURCES = {"vision": "[kosson2024] Fig. 3", "text": "[kosson2024] Fig. 13"}
 METRICS = {"vision": "test_accuracy", "text": "test_loss"}

@@ -8,13 +8,13 @@ from typing import Any, ClassVar, final
 
 import numpy as np
 
-from equipoise.lab.config import Trial
+from equipoise._check import Array
 from equipoise.lab.experiments._recall import Recall, thirds
 from equipoise.lab.experiments._sweep import seeds, stat
 from equipoise.lab.experiments.base import Done, Experiment, Outcome
-from equipoise.lab.results import Claim, Stat
+from equipoise.lab.report.claims import Claim, Stat
 from equipoise.lab.statistics import Check
-from equipoise.theory._check import Array
+from equipoise.lab.train.trial import Trial
 
 SYSTEMS: dict[str, dict[str, Any]] = {
     "linear": {"model_options.depth": 0},

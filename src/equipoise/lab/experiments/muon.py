@@ -8,18 +8,18 @@ from typing import Any, ClassVar, final
 
 import numpy as np
 
-from equipoise.lab.config import Trial
+from equipoise._check import Array
 from equipoise.lab.experiments._checks import baseline, learnt
 from equipoise.lab.experiments._sweep import by_seed, by_setting, seeds, stat
 from equipoise.lab.experiments._tasks import CIFAR, TEXT, WIKITEXT
 from equipoise.lab.experiments._watched import curve, hidden
 from equipoise.lab.experiments.base import Done, Experiment, Outcome
-from equipoise.lab.result import Result
-from equipoise.lab.results import Claim, Stat
+from equipoise.lab.report.claims import Claim, Stat
 from equipoise.lab.statistics import Check
+from equipoise.lab.train.result import Result
+from equipoise.lab.train.trial import Trial
 from equipoise.monitor import Run
 from equipoise.theory import stationary
-from equipoise.theory._check import Array
 
 MOMENTUM = 0.95
 DECAYS = ("lr", "independent", "corrected", "cautious")

@@ -8,18 +8,18 @@ from typing import Any, ClassVar, final
 
 import numpy as np
 
-from equipoise.lab.config import Trial
+from equipoise._check import Array
 from equipoise.lab.experiments import _walks
 from equipoise.lab.experiments._checks import baseline, fair
 from equipoise.lab.experiments._sweep import best, by_seed, by_setting, diverged, finished, seeds, stat, worse
 from equipoise.lab.experiments._tasks import CIFAR, DIGITS, METRICS, NEAR, TASKS, TEXT, WIKITEXT
 from equipoise.lab.experiments._watched import hidden
 from equipoise.lab.experiments.base import Done, Experiment, Outcome
-from equipoise.lab.result import Result
-from equipoise.lab.results import Claim, Stat
+from equipoise.lab.report.claims import Claim, Stat
+from equipoise.lab.train.result import Result
+from equipoise.lab.train.trial import Trial
 from equipoise.monitor import Run
 from equipoise.theory import Dynamics
-from equipoise.theory._check import Array
 
 Betas = tuple[float, float]
 PAIRS: tuple[Betas, ...] = ((0.9, 0.999), (0.9, 0.5))

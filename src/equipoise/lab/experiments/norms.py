@@ -11,14 +11,14 @@ from typing import Any, ClassVar, final
 import numpy as np
 from numpy.typing import NDArray
 
-from equipoise.lab.config import Trial
+from equipoise._check import Array
 from equipoise.lab.experiments.base import Done, Experiment, Outcome
-from equipoise.lab.result import Result
-from equipoise.lab.results import Claim, Stat
+from equipoise.lab.report.claims import Claim, Stat
 from equipoise.lab.statistics import Check
+from equipoise.lab.train.result import Result
+from equipoise.lab.train.trial import Trial
 from equipoise.monitor import Run
 from equipoise.theory import Forecast, effective_lr, forecast, norm_over_time, stationary
-from equipoise.theory._check import Array
 
 SOURCE = "[norm-note]"
 OPTIMIZERS = ("ngd", "adamw", "muon")

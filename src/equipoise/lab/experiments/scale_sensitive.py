@@ -10,15 +10,15 @@ from typing import Any, ClassVar, final
 
 import numpy as np
 
-from equipoise.lab.config import Trial
+from equipoise._check import Array
 from equipoise.lab.experiments._checks import relaxed
 from equipoise.lab.experiments._watched import curve, hidden, rms, settled
 from equipoise.lab.experiments.base import Done, Experiment, Outcome
-from equipoise.lab.result import Result
-from equipoise.lab.results import Claim, Stat
+from equipoise.lab.report.claims import Claim, Stat
+from equipoise.lab.train.result import Result
+from equipoise.lab.train.trial import Trial
 from equipoise.monitor import Run
 from equipoise.theory import stationary
-from equipoise.theory._check import Array
 
 LATE = 1 / 2
 EARLY = 1 / 10

@@ -8,15 +8,15 @@ from typing import Any, ClassVar, final
 
 import numpy as np
 
-from equipoise.lab.config import Trial
 from equipoise.lab.experiments._checks import baseline, fair
 from equipoise.lab.experiments._sweep import Setting, by_seed, by_setting, gap, seeds, stat, tuned
 from equipoise.lab.experiments._tasks import CIFAR, DIGITS, TEXT, WIKITEXT
 from equipoise.lab.experiments._watched import curve, hidden
 from equipoise.lab.experiments.base import Done, Experiment, Outcome
-from equipoise.lab.result import Result
-from equipoise.lab.results import Claim, Stat
+from equipoise.lab.report.claims import Claim, Stat
 from equipoise.lab.statistics import Check
+from equipoise.lab.train.result import Result
+from equipoise.lab.train.trial import Trial
 from equipoise.monitor import Run
 
 SCHEDULES: dict[str, dict[str, Any]] = {

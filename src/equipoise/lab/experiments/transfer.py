@@ -9,14 +9,14 @@ from typing import Any, ClassVar, final
 
 import numpy as np
 
-from equipoise.lab.config import Trial
 from equipoise.lab.experiments._checks import baseline, inside, learnt, on_validation
 from equipoise.lab.experiments._sweep import best, by_seed, by_setting, gap, seeds, stat
 from equipoise.lab.experiments._tasks import TEXT, WIKITEXT
 from equipoise.lab.experiments.base import Done, Experiment, Outcome
-from equipoise.lab.result import Result
-from equipoise.lab.results import Claim
+from equipoise.lab.report.claims import Claim
 from equipoise.lab.statistics import LOOKS, Check
+from equipoise.lab.train.result import Result
+from equipoise.lab.train.trial import Trial
 from equipoise.monitor import Run
 from equipoise.theory.advice import RULES, Change, Hyperparameters
 from equipoise.theory.advice import transfer as move

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from equipoise import _check
 from equipoise.lab.data import Data
 from equipoise.lab.models.fast import FastResNet, fast_resnet
 from equipoise.lab.models.gpt import Gpt, gpt
@@ -16,7 +17,6 @@ from equipoise.lab.models.seq2seq import Seq2Seq, seq2seq
 from equipoise.lab.models.vgg import Vgg, vgg
 from equipoise.lab.models.vit import Vit, vit
 from equipoise.lab.models.walk import Walk, walk
-from equipoise.theory import _check
 
 MAKERS = {
     "fast_resnet": fast_resnet, "gpt": gpt, "mlp": mlp, "resnet": resnet, "seq2seq": seq2seq, "vgg": vgg, "vit": vit,

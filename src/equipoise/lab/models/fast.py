@@ -7,9 +7,9 @@ from typing import final
 import torch
 from torch import Tensor, nn
 
+from equipoise import _check
 from equipoise.lab.data import Data, Split
 from equipoise.lab.models.norms import norm2d
-from equipoise.theory import _check
 
 LOGITS = 0.125
 """What scores are multiplied by, as there."""

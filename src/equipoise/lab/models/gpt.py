@@ -6,10 +6,10 @@ from typing import final
 
 from torch import Tensor, nn
 
+from equipoise import _check
 from equipoise.lab.data import Data
 from equipoise.lab.models.transformer import Layer, positions, start
 from equipoise.optim import add_gains
-from equipoise.theory import _check
 
 SIZES = {
     "tiny": (2, 32, 2), "0.1M": (2, 64, 2), "0.4M": (2, 128, 4), "mini": (4, 128, 4), "3M": (4, 256, 4),

@@ -7,8 +7,8 @@ from typing import final
 
 from torch import Tensor, nn
 
+from equipoise import _check
 from equipoise.lab.data import Data, Facts, Split
-from equipoise.theory import _check
 
 NORMS = ("batch", "layer", "none")
 

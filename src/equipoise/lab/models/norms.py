@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import nn
 
-from equipoise.theory import _check
+from equipoise import _check
 
 NORMS = ("batch", "group", "layer", "none")
 

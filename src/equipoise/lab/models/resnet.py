@@ -8,10 +8,10 @@ from typing import final
 import torch
 from torch import Tensor, nn
 
+from equipoise import _check
 from equipoise.lab.data import Data, Split
 from equipoise.lab.models.norms import norm2d
 from equipoise.optim import standardize
-from equipoise.theory import _check
 
 SHAPES: dict[str, tuple[tuple[int, ...], int, bool, bool]] = {
     "resnet-8": ((1, 1, 1), 8, False, False),

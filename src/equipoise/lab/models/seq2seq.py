@@ -6,11 +6,11 @@ from typing import final
 
 from torch import Tensor, nn
 
+from equipoise import _check
 from equipoise.lab.data import Data
 from equipoise.lab.data.phonemes import PAD
 from equipoise.lab.models.transformer import Layer, positions, start
 from equipoise.optim import add_gains
-from equipoise.theory import _check
 
 SIZES = {"tiny": (1, 32, 2), "small": (2, 64, 4), "mini": (3, 128, 4), "iwslt": (6, 512, 4)}
 """Depth of both sides, width, heads."""

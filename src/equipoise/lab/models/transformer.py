@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from equipoise.theory import _check
+from equipoise import _check
 
 
 @final

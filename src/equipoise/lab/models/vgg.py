@@ -6,10 +6,10 @@ from typing import final
 
 from torch import Tensor, nn
 
+from equipoise import _check
 from equipoise.lab.data import Data, Split
 from equipoise.lab.models.norms import norm2d
 from equipoise.optim import standardize
-from equipoise.theory import _check
 
 STAGES = (1, 2, 4, 8, 8)
 """Width of the five stages over the first's; each has two convolutions and halves the image."""

@@ -7,9 +7,9 @@ from typing import final
 import torch
 from torch import Tensor, nn
 
+from equipoise import _check
 from equipoise.lab.data import Data, Split
 from equipoise.lab.models.transformer import Layer, positions, start
-from equipoise.theory import _check
 
 SIZES = {"tiny": (2, 32, 2, 2), "small": (6, 128, 4, 4), "deit-tiny": (12, 192, 3, 16)}
 """Depth, width, heads, pixels of a patch's side."""

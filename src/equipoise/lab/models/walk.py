@@ -7,8 +7,8 @@ from typing import final
 import torch
 from torch import Tensor, nn
 
+from equipoise import _check
 from equipoise.lab.data import Data
-from equipoise.theory import _check
 
 
 @final

@@ -6,10 +6,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import final
 
-from equipoise.lab.config import Trial
+from equipoise import _check
 from equipoise.lab.experiments.base import Done, Experiment, Outcome
 from equipoise.lab.statistics.sequential import LOOKS, next_look
-from equipoise.theory import _check
+from equipoise.lab.train.trial import Trial
 
 BUDGET = {"smoke": 1, "small": 8}
 """Seeds that a preset may take; of any other the last look's. A preset has at least those that its trials say."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 
-from equipoise.theory import _check
+from equipoise import _check
 
 
 def within(t: float, freedom: int) -> float:

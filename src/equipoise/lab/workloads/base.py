@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import final
 
-from equipoise.lab.config import Trial
-from equipoise.theory import _check
+from equipoise import _check
+from equipoise.lab.train.trial import Trial
 
 HALVES = ("choosing", "held-out")
 """What thresholds and advice are chosen on, and what they are judged on. Each workload is of one half for ever."""

@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
-from equipoise.lab.config import Trial
+from equipoise.lab.train.trial import Trial
 from equipoise.lab.workloads.catalogue import WORKLOADS
 from equipoise.lab.workloads.store import STORED
 

@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from equipoise.lab.page import write_marked
-from equipoise.lab.results import Stat, markdown
+from equipoise.lab.report.claims import Stat, markdown
+from equipoise.lab.report.page import write_marked
 from equipoise.lab.workloads import floors
 from equipoise.lab.workloads.base import HALVES, Workload
 from equipoise.lab.workloads.catalogue import WORKLOADS

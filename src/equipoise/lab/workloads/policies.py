@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import final
 
-from equipoise.lab.config import Trial
+from equipoise.lab.train.trial import Trial
 from equipoise.lab.workloads.base import Workload
 from equipoise.theory import advice
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import final
 
-from equipoise.lab.config import Trial
+from equipoise.lab.train.trial import Trial
 from equipoise.lab.workloads.base import Workload
 from equipoise.lab.workloads.catalogue import WORKLOADS
 from equipoise.lab.workloads.policies import POLICIES, Policy, Tuned

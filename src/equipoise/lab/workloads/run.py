@@ -8,18 +8,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import final
 
-from equipoise.lab import processes
-from equipoise.lab.attempt import attempt
-from equipoise.lab.config import Trial
+from equipoise import _check
 from equipoise.lab.data import Data
-from equipoise.lab.result import Result
+from equipoise.lab.train import processes
+from equipoise.lab.train.result import Result
+from equipoise.lab.train.run_trial import attempt
+from equipoise.lab.train.trial import Trial
 from equipoise.lab.workloads import store
 from equipoise.lab.workloads.base import Workload
 from equipoise.lab.workloads.catalogue import WORKLOADS
 from equipoise.lab.workloads.regret import tuned
 from equipoise.lab.workloads.store import STORED, Outcomes
 from equipoise.lab.workloads.sweep import STAGES, missing, planned
-from equipoise.theory import _check
 
 
 @final

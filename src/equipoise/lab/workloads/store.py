@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, final
 
-from equipoise.lab.config import Trial
-from equipoise.lab.result import Result
+from equipoise.lab.train.result import Result
+from equipoise.lab.train.trial import Trial
 from equipoise.lab.workloads.base import Workload
 
 STORED = Path(__file__).parent / "stored"

@@ -18,11 +18,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 
-from equipoise.lab.config import Trial
+from equipoise import _check
+from equipoise.lab.train.trial import Trial
 from equipoise.lab.workloads.base import Workload
 from equipoise.lab.workloads.policies import FIRST, POLICIES, Tuned
 from equipoise.lab.workloads.store import Outcomes
-from equipoise.theory import _check
 
 STAGES = ("coarse", "habits", "edges", "rules", "fine", "shapes", "seeds")
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
-from equipoise.planner.finding import Finding
+from equipoise.finding import Finding
 
 
 @runtime_checkable

@@ -7,8 +7,8 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
+from equipoise.finding import Finding
 from equipoise.monitor.sinks.base import Sink
-from equipoise.planner.finding import Finding
 
 BURST = 100
 """Steps that are sent at once, before `every_seconds` counts: a short run is sent whole."""

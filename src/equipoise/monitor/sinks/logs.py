@@ -6,8 +6,8 @@ import logging
 from collections.abc import Mapping
 from typing import Any, Self, final
 
+from equipoise.finding import Finding
 from equipoise.monitor.sinks.base import Place, text_of
-from equipoise.planner.finding import Finding
 
 LEVELS = {"error": logging.ERROR, "warning": logging.WARNING, "info": logging.INFO}
 

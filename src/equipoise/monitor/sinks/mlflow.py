@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from typing import Any, Self, final
 
 from equipoise._extras import need
+from equipoise.finding import Finding
 from equipoise.monitor.sinks.base import Place, text_of
-from equipoise.planner.finding import Finding
 
 ODD = re.compile(r"[^\w\-. :/]")
 """What MLflow does not take in a name."""

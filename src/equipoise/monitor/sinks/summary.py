@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from equipoise.monitor.layout import Column, TensorInfo
-from equipoise.monitor.quantities import PER_GROUP
-from equipoise.monitor.worst import Followed
+from equipoise.monitor.diagnose.ranking import Followed
+from equipoise.monitor.measure.quantities import PER_GROUP
+from equipoise.monitor.store.layout import Column, TensorInfo
 
 Array = NDArray[np.float64]
 

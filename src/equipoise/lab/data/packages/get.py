@@ -9,13 +9,13 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
+from equipoise import _check
 from equipoise._extras import require
 from equipoise.lab.data.packages import clients
 from equipoise.lab.data.packages.archives import members
 from equipoise.lab.data.packages.catalogue import PACKAGES, Package
 from equipoise.lab.data.packages.places import data_folder
-from equipoise.monitor.schema import lock
-from equipoise.theory import _check
+from equipoise.monitor.store.schema import lock
 
 ABOUT = "ABOUT.json"
 """Where data came from, with the SHA-256 of each of its files."""

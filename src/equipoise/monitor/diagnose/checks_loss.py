@@ -1,0 +1,230 @@
+"""Checks of the logged loss, which need no measured step: not finite, rising, diverged, a spike, standing still."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from equipoise.finding import Finding
+from equipoise.monitor.runs.final_loss import loss_text, training_loss, validation_loss
+from equipoise.monitor.store.layout import LOG
+from equipoise.monitor.store.run import Run
+
+POINTS = 1024
+"""About so many points of a loss are looked at, however long the run."""
+
+ENOUGH, STEADY = 16, 64
+"""Values that a loss must have to be judged: at the end of a run, and while it goes on."""
+
+NOISE = 6.0
+"""So many times the scatter of single values is no scatter."""
+
+RISES, LOSES, LEAPS, MOVES, NEAR = 0.03, 0.5, 0.25, 0.02, 0.01
+"""As shares: a loss rises by so much of itself; diverges when it gives so much of its gain back; a spike does so for a
+while; one that falls by less of itself stands still; and this near to ln k it is that of guessing among k."""
+
+FLAT_STEPS, FLAT_SURE = 100, 1000
+"""A loss that has not moved in so many steps stands still: at the end of a run, and while it may be warming up."""
+
+
+class Loss:
+    """A logged loss, looked at.
+
+    Args:
+        name: as it was logged.
+        steps: where.
+        values: the loss there; NaN and infinite where it was.
+    """
+
+    def __init__(self, name: str, steps: NDArray[np.int64], values: NDArray[np.float64]) -> None:
+        self.name, self.all, self.all_steps = name, values, steps
+        there = np.isfinite(values)
+        self.values, self.steps = values[there], steps[there]
+
+    @cached_property
+    def few(self) -> int:
+        """Values that count as one moment of the run."""
+        return max(3, len(self.values) // 20)
+
+    @cached_property
+    def noise(self) -> float:
+        """Scatter of single values about their trend, by the later half."""
+        later = self.values[len(self.values) // 2 :]
+        return float(1.4826 / math.sqrt(2) * np.median(np.abs(np.diff(later)))) if len(later) > 2 else 0.0
+
+    @cached_property
+    def start(self) -> float:
+        """What it was at first."""
+        return float(np.median(self.values[:3]))
+
+    @cached_property
+    def end(self) -> float:
+        """What it is now."""
+        return float(np.median(self.values[-self.few :]))
+
+    @cached_property
+    def level(self) -> NDArray[np.float64]:
+        """The median of the values about each point."""
+        return rolling_median(self.values, self.few)
+
+    @cached_property
+    def best(self) -> int:
+        """The place where it was lowest."""
+        return int(np.argmin(self.level))
+
+
+def rolling_median(values: NDArray[np.float64], width: int) -> NDArray[np.float64]:
+    """The median of so many values about each, of fewer at the ends.
+
+    >>> rolling_median(np.array([1.0, 9.0, 2.0, 3.0]), 3).tolist()
+    [5.0, 2.0, 3.0, 2.5]
+    """
+    half = width // 2
+    padded = np.pad(values.astype(float), half, constant_values=np.nan)
+    return np.nanmedian(np.lib.stride_tricks.sliding_window_view(padded, 2 * half + 1), axis=1)
+
+
+def training(run: Run) -> Loss | None:
+    """The training loss; None where none was logged that is finite."""
+    name = training_loss(run.logged)
+    loss = None if name is None else _read(run, name)
+    return loss if loss is not None and len(loss.values) else None
+
+
+def _read(run: Run, name: str) -> Loss:
+    series = run.series(name, kind=LOG if LOG in run.kinds else None, points=POINTS)
+    return Loss(name, series.steps, series.values.astype(float))
+
+
+def check_loss(run: Run, ended: bool, finetune: bool = False) -> list[Finding]:
+    """What is wrong with the losses of a run.
+
+    Args:
+        run: the run.
+        ended: whether it has; while it goes on, more values are asked for.
+        finetune: whether it began from weights that were trained before; its loss may well stand still.
+    """
+    found: list[Finding] = []
+    name = training_loss(run.logged)
+    for one in (name, validation_loss(run.logged)):
+        if one is None:
+            continue
+        loss = _read(run, one)
+        found += _not_finite(loss)
+        if one == name and len(loss.values) >= (ENOUGH if ended else STEADY):
+            told = (_rising(loss), _diverged(loss), _chance(loss, run), _flat(loss, ended, finetune))
+            found += next(filter(None, map(list, told)), [])  # of one story the first word
+            found += _spike(loss)
+    return found
+
+
+def _finding(code: str, severity: str, loss: Loss, evidence: str, expected: str, advice: str) -> Finding:
+    return Finding(code, severity, loss.name, evidence, expected, advice, "the logged loss")
+
+
+def _not_finite(loss: Loss) -> Iterator[Finding]:
+    bad = ~np.isfinite(loss.all)
+    if not bad.any():
+        return
+    stays, count = bool(bad[-1]), int(bad.sum())
+    until = "to the end" if stays else f"at {count} of {len(bad)} points"
+    yield _finding(
+        "loss-not-finite",
+        "error" if stays else "warning",
+        loss,
+        f"NaN or infinite from step {int(loss.all_steps[bad][0]):,}, {until}",
+        "a finite loss",
+        "look at the batch of that step, at logarithms and divisions in the loss, and at lr",
+    )
+
+
+def _rising(loss: Loss) -> Iterator[Finding]:
+    """It was never lower than at the start."""
+    enough = max(NOISE * loss.noise, RISES * abs(loss.start))
+    if loss.end > loss.start + enough and loss.level[loss.best] > loss.start - enough:
+        yield _finding(
+            "loss-rising",
+            "error",
+            loss,
+            f"it rose from {loss_text(loss.start)} at the start to {loss_text(loss.end)}, and was never lower",
+            "a loss that falls",
+            "look at the sign of the loss, maximize= of the optimizer, and lr against that of a run that falls",
+        )
+
+
+def _diverged(loss: Loss) -> Iterator[Finding]:
+    """It fell, and has given much of that back for good."""
+    low = float(loss.level[loss.best])
+    lost = loss.end - low
+    if lost > max(NOISE * loss.noise, LOSES * (loss.start - low), RISES * abs(low)):
+        step = int(loss.steps[loss.best])
+        yield _finding(
+            "loss-diverged",
+            "error" if loss.end > loss.start else "warning",
+            loss,
+            f"it fell from {loss_text(loss.start)} to {loss_text(low)} at step {step:,}, now {loss_text(loss.end)}",
+            "a loss that stays where it fell to",
+            f"go back to a checkpoint before step {step:,}; look at what changed after it: lr, data, gradient norms",
+        )
+
+
+def _chance(loss: Loss, run: Run) -> Iterator[Finding]:
+    """It stands where guessing among the classes would be."""
+    matrices = [t for t in run.tensors.values() if len(t.shape) == 2]
+    sizes = {t.shape[0] for t in [*matrices[-1:], *(t for t in matrices if t.role == "embedding")] if t.shape[0] > 1}
+    half = loss.level[len(loss.level) // 2 :]
+    still = abs(float(half[0]) - loss.end) < max(NEAR * abs(loss.end), 2 * loss.noise / math.sqrt(loss.few))
+    for k in sorted(sizes):
+        if still and loss.steps[-1] >= FLAT_STEPS and abs(loss.end - math.log(k)) < NEAR * math.log(k):
+            yield _finding(
+                "loss-at-chance",
+                "warning",
+                loss,
+                f"it stands at {loss_text(loss.end)}: guessing among {k} classes has ln {k} = {math.log(k):.4g}",
+                "a loss below that",
+                "look at whether labels belong to their inputs, whether gradients reach the first layers, and at lr",
+            )
+            return
+
+
+def _flat(loss: Loss, ended: bool, finetune: bool) -> Iterator[Finding]:
+    """It has hardly moved."""
+    steps = int(loss.steps[-1] - loss.steps[0])
+    first = float(np.median(loss.values[: loss.few]))
+    fell = max(loss.start, first) - loss.end
+    enough = max(MOVES * abs(loss.start), loss.noise / math.sqrt(loss.few))
+    if finetune or steps < (FLAT_STEPS if ended else FLAT_SURE) or fell >= enough:
+        return
+    yield _finding(
+        "loss-flat",
+        "warning",
+        loss,
+        f"it has hardly moved in {steps:,} steps: {loss_text(loss.start)} at first, {loss_text(loss.end)} now",
+        f"a loss that falls by {MOVES:.0%} or more",
+        "look at lr (and eps), at what clipping leaves of the gradient, and at the data and its labels",
+    )
+
+
+def _spike(loss: Loss) -> Iterator[Finding]:
+    """It leapt up, for three values or more, and came back."""
+    values, width = loss.values, 2 * loss.few + 1
+    before = np.concatenate([np.full(width, np.nan), rolling_median(values, width)[:-width]])[: len(values)]
+    three = np.array([np.median(values[max(0, i - 1) : i + 2]) for i in range(len(values))])
+    gain = loss.start - float(loss.level[loss.best])
+    limit = max(NOISE * loss.noise, LEAPS * gain)
+    over = np.where(np.isfinite(before), three - before, -np.inf)
+    at = int(np.argmax(over))
+    if gain <= 0 or over[at] <= limit or loss.end > before[at] + limit:
+        return
+    yield _finding(
+        "loss-spike",
+        "warning",
+        loss,
+        f"it leapt from {loss_text(before[at])} to {loss_text(three[at])} at step {int(loss.steps[at]):,}, and back",
+        "a loss without leaps",
+        "look at the gradient norm, the batch and lr of that step",
+    )

@@ -1,0 +1,87 @@
+"""Checks of a run's settings, as it had them: decay that is missing or in the wrong place, memory too short."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from equipoise.finding import Finding
+from equipoise.monitor.diagnose.evidence import Evidence
+from equipoise.planner.checks.rates import overshoot, short_memory
+
+
+def check_overshoot(e: Evidence) -> Iterator[Finding]:
+    """Decay that takes the whole weight or more; named by the layer that has it."""
+    for g, recorded in enumerate(e.groups):
+        layers = [i for i in e.matrices if e.group[i] == g]
+        if layers:
+            yield from overshoot(recorded, e.names[layers[0]], e.lost(g))
+
+
+def check_decay(e: Evidence) -> Iterator[Finding]:
+    """Matrices without decay; gains and biases with it; L2 in Adam's gradient."""
+    bare, gains, l2 = [], [], []
+    decays = False
+    for i, tensor in enumerate(e.tensors):
+        g = int(e.group[i])
+        if g >= len(e.groups) or not e.hyper("lr", g).any():
+            continue
+        group, wd = e.groups[g], float(e.hyper("weight_decay", g).max())
+        if not e.rotates[i]:
+            gains += [tensor.name] if wd > 0 else []
+        elif group.dynamics.forecasts(len(tensor.shape)):
+            decays |= wd > 0
+            bare += [tensor.name] if wd == 0 and e.dense[i] else []
+            l2 += [tensor.name] if wd > 0 and group.dynamics.optimizer == "adam_l2" else []
+    if bare:
+        yield Finding(
+            "no-decay",
+            "info",
+            bare[0],
+            f"weight_decay is 0 here{_more(bare)}" + (", and other layers decay" if decays else "")
+            + ": the norm grows and the effective learning rate falls as 1/√t",
+            "a weight decay above 0 on matrices",
+            "a group of its own has no decay, on purpose or by mistake" if decays else "usual in short fine-tuning",
+            "[norm-note] Weight Decay Controls The Effective Learning Rate",
+        )  # fmt: skip
+    if gains:
+        yield Finding(
+            "decay-on-gains",
+            "info",
+            gains[0],
+            f"gains and biases decay{_more(gains)}",
+            "no decay on gains and biases",
+            "decay pulls them towards 0, and nothing balances it; equipoise.param_groups leaves them out",
+            "[kosson2024] appendix C.2",
+        )
+    if l2:
+        yield Finding(
+            "adam-l2",
+            "info",
+            l2[0],
+            f"weight_decay is added to the gradient and divided by √v{_more(l2)}",
+            "decoupled decay",
+            "neurons rotate at speeds that depend on the size of their gradients; AdamW decays all alike",
+            "[kosson2024] appendix I",
+        )
+
+
+def check_memory(e: Evidence) -> Iterator[Finding]:
+    """Decay that forgets all but the last few steps, or memory shorter than an epoch where the run says how long."""
+    per_epoch = e.meta("steps_per_epoch")
+    per_epoch = per_epoch if isinstance(per_epoch, int | float) and 0 < per_epoch < e.last else 0
+    for g, recorded in enumerate(e.groups):
+        lost, layers = e.lost(g), [i for i in e.layers if e.group[i] == g and e.forecasts(i)]
+        if layers and lost.any():
+            time = 1 / float(lost[-max(1, e.last // 10) :].mean() if per_epoch else lost.mean())
+            where, most = recorded.name or f"group {g}", len(layers) >= 0.5 * len(e.layers)
+            yield from short_memory(recorded, where, lost, time, per_epoch, most)
+
+
+def _more(names: list[str]) -> str:
+    rest = len(names) - 1
+    return f" ({rest} other tensor{'s' if rest > 1 else ''} too)" if rest else ""
+
+
+CHECKS = (check_overshoot,)
+FROM_SCRATCH = (check_decay, check_memory)
+"""Checks against what is known of training from scratch."""

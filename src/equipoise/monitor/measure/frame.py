@@ -1,0 +1,336 @@
+"""One measured step: inner products of weights, gradients, momentum and change for every row, in a few passes.
+
+Before the step the weights are copied, block by block; after it the copy becomes the change. All sums lie in one flat
+tensor, which is moved off the device once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from equipoise.monitor.measure.blocks import Block, blocks_of
+from equipoise.monitor.measure.optimizer_state import Sources
+from equipoise.monitor.measure.sums import SUMS, RowSums
+from equipoise.monitor.measure.tensors import Fingerprint, Watched, watched
+from equipoise.monitor.measure.workspace import Cell, Room
+from equipoise.monitor.watch.registry import Owners
+
+LITTLE = 4 << 20
+"""Bytes of weights whose copy is kept from one measured step to the next."""
+
+Held = tuple[list[Tensor | None], list[Tensor | None]]
+"""Gradient and momentum of each tensor; None where there is none."""
+
+
+class Frame:
+    """The tensors of some optimizers and how they are measured; made anew when their parameters change.
+
+    Args:
+        owners: the optimizers.
+        names: name of each parameter by its id.
+        neurons: how many neurons of each tensor to sample; their initial weights are kept. 0: sums are of tensors.
+        starts: initial weights of rows by tensor name and row, kept over frames.
+    """
+
+    def __init__(
+        self, owners: Owners, names: dict[int, str], neurons: int, starts: dict[tuple[str, int], Tensor]
+    ) -> None:
+        self.fingerprint = Fingerprint(owners)
+        self.neurons = neurons > 0
+        self.tensors = watched(owners, names, self.neurons)
+        if not self.tensors:
+            raise ValueError("optimizer: must have at least one parameter that is trained")
+        self.rows = sum(t.rows for t in self.tensors)
+        self.blocks = blocks_of(self.tensors, self.neurons)
+        self._devices = list(dict.fromkeys(t.p.device for t in self.tensors)) or [torch.device("cpu")]
+        self.sharded = any(hasattr(t.p, "placements") for t in self.tensors)
+        mixed = not self.sharded and all(b.mixed for b in self.blocks)  # processes must agree, whatever their shards
+        double = mixed or any(t.p.dtype == torch.float64 for t in self.tensors)
+        self._dtype = torch.float64 if double else torch.float32
+        self.owner = np.array([t.owner for t in self.tensors])
+        self._span = [slice(*np.searchsorted(self.owner, (k, k + 1)).tolist()) for k in range(len(owners))]
+        self._sources = [Sources(one, self.tensors[s]) for one, s in zip(owners.each, self._span, strict=True)]
+        self.samples = [_sampled(t, neurons) for t in self.tensors]
+        sampled = sorted(t.first + n for t, some in zip(self.tensors, self.samples, strict=True) for n in some)
+        self._sample_at = {row: i for i, row in enumerate(sampled)}
+        self.sampled = np.array(sampled, dtype=np.int64)
+        self._firsts = np.array([t.first for t in self.tensors])
+        self._order = self._make_order()
+        self._pieces = self._make_pieces()
+        self._initial = [self._start_of(block, starts) for block in self.blocks]
+        self.low = any(t.low for t in self.tensors)
+        """Whether any is of low precision."""
+        self._names = self._needed(cautious=False)
+        self._plain = [t.p for t in self.tensors]
+        self.little = not self.sharded and sum(t.p.numel() * t.p.element_size() for t in self.tensors) <= LITTLE
+        """Whether a copy of all weights is so little that it need not be given back."""
+        self._room: Room | None = None
+        self._clear()
+
+    def _needed(self, cautious: bool) -> list[str]:
+        """The sums that are measured."""
+        return [n for n in SUMS if (n not in ("cw", "cd") or cautious) and (n != "same" or self.low)]
+
+    def _make_order(self) -> NDArray[np.int64]:
+        """For each row of the blocks its place among all rows."""
+        places = [np.zeros(0, dtype=np.int64)]
+        for block in self.blocks:
+            for piece in block.pieces:
+                tensor = self.tensors[piece.tensor]
+                start = piece.start // block.width if self.neurons else 0
+                places.append(tensor.first + tensor.offset + start + np.arange(piece.rows))
+        return np.concatenate(places)
+
+    def _make_pieces(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Where the rows of one tensor begin among those of the blocks, and which tensor it is."""
+        found = [(block.first + p.at, p.tensor) for block in self.blocks for p in block.pieces]
+        return np.array([at for at, _ in found], dtype=np.int64), np.array([i for _, i in found], dtype=np.int64)
+
+    def _start_of(self, block: Block, starts: dict[tuple[str, int], Tensor]) -> tuple[Tensor, Tensor, list[int]] | None:
+        """Rows of a block that are sampled, their initial weights, and their places among the sampled."""
+        if not len(self.sampled):
+            return None
+        rows, initial, places = [], [], []
+        current: list[Tensor | None] = [t.local for t in self.tensors]
+        whole = None
+        for k, place in enumerate(self._order[block.where].tolist()):
+            at = self._sample_at.get(place)
+            if at is None:
+                continue
+            index = int(np.searchsorted(self._firsts, place, side="right")) - 1
+            key = (self.tensors[index].name, place - self.tensors[index].first)
+            width = block.width_of(k)
+            if key not in starts or len(starts[key]) != width:
+                whole = block.gather(current, full=True) if whole is None else whole
+                starts[key] = whole[k, :width].clone()
+            rows.append(k)
+            start = starts[key].to(device=block.device, dtype=block.work)
+            initial.append(torch.nn.functional.pad(start, (0, block.width - width)))
+            places.append(at)
+        if not rows:
+            return None
+        return torch.tensor(rows, device=block.device), torch.stack(initial), places
+
+    # The measured step
+
+    def begin(self, cautious: bool) -> None:
+        """A step of training begins; nothing of it is measured yet.
+
+        Args:
+            cautious: whether any tensor's decay is cautious.
+        """
+        if cautious and "cw" not in self._names:
+            self._names = self._needed(cautious)
+            self.release()
+        if self._room is None:
+            self._room = self._new_room()
+        self._room.clear()
+        self._clear()
+
+    def _new_room(self) -> Room:
+        return Room(self.blocks, self._names, len(self.sampled), self._devices, self._dtype)
+
+    def _clear(self) -> None:
+        self.stepped, self.has_grad, self.has_momentum = np.zeros((3, len(self.tensors)), dtype=bool)
+        self.ages = np.full(len(self.tensors), np.inf)
+
+    def before(self, owner: int, taken: int, grads: bool) -> None:
+        """Copy the weights of one optimizer, and measure them, and gradients where they are there already.
+
+        Args:
+            owner: number of the optimizer that is about to step.
+            taken: how many steps it has taken since the watch began.
+            grads: whether the gradients are those of this step; with a closure they come only in it.
+        """
+        self._steps(owner, taken)
+        params = self._params()
+        held = self._look_up(owner, self._sources[owner].grads(), momentum=True) if grads else None
+        # One block after the other, all that is measured of it: what is read again is still in the cache.
+        for cell in self._cells(owner):
+            w = cell.working(cell.block.gather(params, True, cell.make_copy(), copy=True))
+            self._measure_before(cell, w, held)
+
+    def hold(self, owner: int) -> list[Tensor | None]:
+        """Copy the weights of one optimizer that is about to step; gives its gradients. `held` may measure them later.
+
+        Args:
+            owner: number of the optimizer.
+        """
+        if self._room is None:
+            self._room = self._new_room()
+        params = self._params()
+        for cell in self._room.cells(owner):
+            cell.block.gather(params, True, cell.make_copy(), copy=True)
+        return self._sources[owner].grads()
+
+    def held(self, owner: int, taken: int, grads: list[Tensor | None]) -> None:
+        """As `before`, of what `hold` kept: the momentum that was there is gone.
+
+        Args:
+            owner: number of the optimizer.
+            taken: how many steps it had taken before that one.
+            grads: what `hold` gave.
+        """
+        self._steps(owner, taken)
+        found = self._look_up(owner, grads, momentum=False)
+        for cell in self._cells(owner):
+            self._measure_before(cell, cell.working(cell.copy), found)
+
+    def _cells(self, owner: int) -> list[Cell]:
+        assert self._room is not None
+        return self._room.cells(owner)
+
+    def _steps(self, owner: int, taken: int) -> None:
+        """Take note that an optimizer takes part in the step."""
+        self.stepped[self._span[owner]] = True
+        self.ages[self._span[owner]] = self._sources[owner].ages(taken)
+
+    def _measure_before(self, cell: Cell, w: Tensor, held: Held | None) -> None:
+        cell.square("ww", w)
+        if held is not None:
+            self._measure_grad(cell, w, *held)
+
+    def _params(self) -> list[Tensor | None]:
+        """The local part of each parameter."""
+        return [t.local for t in self.tensors] if self.sharded else self._plain  # type: ignore[return-value]
+
+    def _look_up(self, owner: int, mine: list[Tensor | None], momentum: bool) -> Held:
+        """Gradients and momentum of all tensors, as one optimizer has them."""
+        span = self._span[owner]
+        grads: list[Tensor | None] = [None] * len(self.tensors)
+        averages = grads.copy()
+        grads[span] = mine
+        if momentum:
+            averages[span] = self._sources[owner].averages()
+        self.has_grad[span] = [g is not None for g in grads[span]]
+        self.has_momentum[span] = [m is not None for m in averages[span]]
+        self.has_momentum &= self.has_grad
+        return grads, averages
+
+    def _measure_grad(self, cell: Cell, w: Tensor, grads: list[Tensor | None], averages: list[Tensor | None]) -> None:
+        block = cell.block
+        some, full = _any_all(self.has_grad[block.tensors])
+        if not some:
+            return
+        g = block.gather(grads, full, cell.gathered)
+        cell.square("gg", g)
+        cell.dot("gw", g, w)
+        some, full = _any_all(self.has_momentum[block.tensors])
+        if some:
+            m = block.gather(averages, full, cell.work)
+            cell.square("mm", m)
+            cell.dot("gm", g, m)
+
+    def after(self, owner: int, grads: bool, cautious: NDArray[np.bool_], spectral: Collection[int] = ()) -> None:
+        """Measure the change.
+
+        Args:
+            owner: number of the optimizer that has just stepped.
+            grads: whether to measure the gradients now, as after a closure.
+            cautious: for each tensor whether its decay is cautious.
+            spectral: tensors whose copy becomes the change, for `change_of`.
+        """
+        assert self._room is not None
+        held = self._look_up(owner, self._sources[owner].grads(), momentum=False) if grads else None
+        params = self._params()
+        for cell, start in zip(self._room.all, self._initial, strict=True):
+            block = cell.block
+            if block.owner != owner:
+                continue
+            if held is not None:
+                self._measure_grad(cell, cell.working(cell.copy), *held)
+            new = block.gather(params, True, cell.gathered)
+            change = cell.change(new, keep=not block.among.isdisjoint(spectral))
+            cell.square("dd", change)
+            if cautious[block.tensors].any():
+                change = change.clone()  # products overwrite it
+                # Decay acted where u·w ≥ 0, and there it and the step pull the same way: Δ·w < 0.
+                w = new - change
+                w.mul_(change * w < 0)
+                cell.square("cw", w)
+                cell.dot("cd", change, w)
+            cell.dot("dw", new, change)
+            if start is not None:
+                cell.angles(new, *start)
+
+    def change_of(self, index: int) -> Tensor:
+        """The change of one tensor's local part, as rows; after `after` was told to keep it, until `release`."""
+        assert self._room is not None
+        parts = []
+        for cell in self._room.all:
+            mine = (p for p in cell.block.pieces if p.tensor == index)
+            parts += [cell.copy[p.at : p.at + p.rows, : p.width].reshape(-1) for p in mine]
+        flat = parts[0] if len(parts) == 1 else torch.cat(parts) if parts else self.tensors[index].local.new_empty(0)
+        shape = self.tensors[index].local.shape
+        return flat.view(shape[0] if shape else 1, -1) if flat.numel() else flat.view(0, 1)
+
+    def let_go(self, owner: int) -> None:
+        """Give the copy of one optimizer's weights back."""
+        if self._room is not None:
+            for cell in self._room.cells(owner):
+                cell.drop_copy()
+
+    def release(self) -> None:
+        """Give all memory back."""
+        if self._room is not None:
+            self._room.close()
+        self._room = None
+
+    # The numbers
+
+    def flat(self, extra: list[Tensor | float]) -> Tensor:
+        """All sums in one flat tensor on its way to the CPU, with some more numbers at its end.
+
+        Args:
+            extra: numbers, or tensors of one number on any device.
+        """
+        assert self._room is not None
+        return self._room.flat(extra, (self.rows, self._order) if self.sharded else None)
+
+    def nothing(self, extra: list[float]) -> Tensor:
+        """As `flat`, with zeros for the sums: the word of a process whose measuring failed."""
+        tail = torch.tensor(extra, dtype=self._dtype)
+        return torch.cat([torch.zeros(self.numbers, dtype=tail.dtype), tail]).to(self._devices[0])
+
+    @property
+    def numbers(self) -> int:
+        """How many numbers `flat` has before the extra ones."""
+        return self._size * len(self._devices)
+
+    @property
+    def _size(self) -> int:
+        return len(self._names) * (self.rows if self.sharded else len(self._order)) + 3 * len(self.sampled)
+
+    def unpack(self, flat: NDArray[Any]) -> tuple[RowSums, NDArray[np.float64]]:
+        """The sums, and those of the sampled rows, out of the flat numbers.
+
+        Args:
+            flat: as `flat` made them; what is after them is left.
+        """
+        flat = flat[: self.numbers].reshape(-1, self._size)
+        total = flat[0] if len(flat) == 1 else flat.sum(0)
+        cut = self._size - 3 * len(self.sampled)
+        pieces = None if self.sharded else (self._order, *self._pieces)
+        sums = RowSums(total[:cut].reshape(len(self._names), -1), self._names, self._firsts, pieces)
+        return sums, total[cut:].astype(np.float64).reshape(3, len(self.sampled))
+
+
+def _any_all(x: NDArray[np.bool_]) -> tuple[bool, bool]:
+    count = int(np.count_nonzero(x))
+    return count > 0, count == len(x)
+
+
+def _sampled(tensor: Watched, neurons: int) -> tuple[int, ...]:
+    """Evenly spread neurons, always the same ones; a vector is one row, and sampled with the others."""
+    if neurons == 0:
+        return ()
+    if tensor.rows == 1:
+        return (0,)
+    count = min(neurons, tensor.rows)
+    return tuple(int((i + 0.5) * tensor.rows / count) for i in range(count))

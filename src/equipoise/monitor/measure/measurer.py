@@ -1,0 +1,356 @@
+"""Measure one step after the other: what is copied before it, summed after it, and turned into a row by the next."""
+
+from __future__ import annotations
+
+import time
+from functools import partial
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from equipoise.monitor.measure import quantities
+from equipoise.monitor.measure.assemble import Assembler
+from equipoise.monitor.measure.frame import Frame
+from equipoise.monitor.measure.in_flight import Step, Turn
+from equipoise.monitor.measure.received import Arrived
+from equipoise.monitor.measure.spectra import Spectra
+from equipoise.monitor.measure.tensors import names_of, roles_of
+from equipoise.monitor.runs.recorded import META, UNTRAINED, record, untrained
+from equipoise.monitor.store.writer import RunWriter
+from equipoise.monitor.watch.cadence import Cadence
+from equipoise.monitor.watch.ranks import all_well
+from equipoise.monitor.watch.registry import Owners, groups_in
+from equipoise.optim.dynamics_of import GroupState, group_state
+
+
+class TogetherError(RuntimeError):
+    """Measuring failed on one process, and all of them know."""
+
+
+class Kept(NamedTuple):
+    """What is kept of an optimizer's step that is not measured, until its next one.
+
+    Attributes:
+        turn: what it does.
+        grads: the gradients that it stepped with.
+        versions: how often each of them had been changed.
+    """
+
+    turn: Turn
+    grads: list[Tensor | None]
+    versions: list[int]
+
+
+class Measuring:
+    """The step that is being measured, and the one before it whose numbers wait.
+
+    Args:
+        model: names the parameters.
+        owners: the optimizers.
+        neurons: how many neurons of each tensor to sample.
+        spectra: measure singular values at each k-th measured step; None as many as the cadence pays for.
+        cadence: what the time is told to.
+        first: whether this is the process that writes.
+        norms: norms of tensors when they were first seen, of an earlier part of the run.
+    """
+
+    def __init__(
+        self, model: torch.nn.Module | None, owners: Owners, neurons: int, spectra: int | None, cadence: Cadence,
+        first: bool, norms: dict[str, float],
+    ) -> None:  # fmt: skip
+        self._model, self._owners, self._neurons, self._spectra_every = model, owners, neurons, spectra
+        self._cadence, self._first, self._norms = cadence, first, norms
+        self.starts: dict[tuple[str, int], Tensor] = {}
+        """Initial weights of the sampled neurons."""
+        self.frame = self._new_frame()
+        self.open: Step | None = None
+        """The step that is being taken, if it is measured."""
+        self._taken = [0] * len(owners)
+        self._memories: list[quantities.MemorySoFar] = []
+        self._assembler: Assembler | None = None
+        self._spectra: Spectra | None = None
+        self._chosen: list[int] = []
+        self._afforded = 0
+        self._waiting: Step | None = None
+        self._kept: dict[int, Kept] = {}
+        self._groups: dict[int, GroupState] = {}
+        self._measured = 0
+        self._told: Frame | None = None
+
+    @torch.no_grad()
+    def _new_frame(self) -> Frame:
+        return Frame(self._owners, names_of(self._model), self._neurons, self.starts)
+
+    @property
+    def takes_part(self) -> bool:
+        """Whether this process measures at all: the first one, or where parameters are sharded all of them."""
+        return self._first or self.frame.sharded
+
+    def count(self, owner: int, groups: list[GroupState], first: int, total: int) -> None:
+        """Count a step of one optimizer, and in each of its groups' memories where they could be read.
+
+        Args:
+            owner: number of the optimizer.
+            groups: the numbers of its groups; empty where they were not read.
+            first: number of the first of them among all.
+            total: how many there are in all.
+        """
+        self._taken[owner] += 1
+        self._memories += [quantities.MemorySoFar() for _ in range(total - len(self._memories))]
+        for i, step in enumerate(groups, first):
+            self._memories[i].step(step.lr, step.decays)
+            self._groups[i] = step
+
+    # The step, in its order
+
+    def begin(self, number: int, writer: RunWriter | None) -> None:
+        """A step of training begins that is measured.
+
+        Args:
+            number: of the step.
+            writer: is told what the numbers will mean.
+        """
+        self._measured += 1
+        owners = self._owners
+        fits = self.frame.fingerprint.fits(owners, number)
+        if self._assembler is None or self._spectra is None or not fits:
+            assembler, spectra = self._renew(fits, writer)
+        else:
+            assembler, spectra = self._assembler, self._spectra
+        afforded = self._afforded if self.frame.sharded else self._affords(spectra)
+        self._chosen = spectra.due(self._spectra_every, self._measured, afforded)
+        groups = [group_state(one, group) for one in owners.each for group in groups_in(one)]
+        self.open = Step(number, self.frame, assembler, groups, {})
+        self.frame.begin(cautious=any(g.cautious for g in groups))
+
+    def _affords(self, spectra: Spectra) -> int:
+        """How many tensors' spectra the time pays for; it is asked where nothing else decides."""
+        return spectra.affords(self._cadence.credit) if self._spectra_every is None else 0
+
+    def _renew(self, fits: bool, writer: RunWriter | None) -> tuple[Assembler, Spectra]:
+        """Look at the parameters again, and say what they are."""
+        error: Exception | None = None
+        try:
+            if not fits:
+                self._assembler = None
+                self.frame = self._new_frame()
+            assembler = Assembler(self.frame, len(self._owners.param_groups), roles_of(self._model))
+            spectra = Spectra(self.frame, self._first)
+        except Exception as caught:
+            error, assembler, spectra = caught, None, None
+        if self.frame.sharded and not all_well(error is None):
+            raise TogetherError("looking at the parameters failed on a process") from error
+        if error is not None or assembler is None or spectra is None:
+            raise error or RuntimeError("no parameters")
+        self._assembler, self._spectra = assembler, spectra
+        if writer is not None:
+            writer.describe(tensors=assembler.infos(self._norms), quantities=self._owners.quantities)
+            writer.layout(assembler.layout)
+            writer.layout(spectra.layout)
+            writer.meta(META, record(self._owners.each))
+            writer.meta(UNTRAINED, untrained(names_of(self._model), self._model, self._owners.param_groups))
+        return assembler, spectra
+
+    def before(self, owner: int, closure: bool, groups: list[GroupState]) -> None:
+        """Measure what is there before an optimizer steps.
+
+        Args:
+            owner: number of the optimizer.
+            closure: whether gradients come inside the step.
+            groups: what its groups say.
+        """
+        step = self.open
+        assert step is not None
+        step.turns[owner] = Turn.begin(self._owners.each[owner], closure)
+        where = self._owners.groups_of(owner)
+        step.groups[where.start : where.stop] = groups
+        if not step.failed:
+            self.frame.before(owner, self._taken[owner] - 1, grads=not closure)
+
+    # The last step, if it is not one of those
+
+    @property
+    def can_keep(self) -> bool:
+        """Whether what a step needs to be measured later may be kept: the weights are little, and all here."""
+        return self.frame.little and self._assembler is not None
+
+    def keep(self, owner: int, new: bool, closure: bool) -> None:
+        """Keep what is needed to measure a step afterwards, should it be the last one.
+
+        Args:
+            owner: number of the optimizer that is about to step.
+            new: whether a step of training begins with it.
+            closure: whether gradients come inside the step.
+        """
+        if new:
+            self._kept.clear()
+        if closure:
+            return
+        grads = self.frame.hold(owner)
+        versions = [0 if g is None else g._version for g in grads]
+        self._kept[owner] = Kept(Turn.begin(self._owners.each[owner], closure), grads, versions)
+
+    def forget(self) -> None:
+        """Let go of what was kept."""
+        self._kept.clear()
+
+    def stepped(self, owner: int) -> None:
+        """An optimizer whose step is not measured has taken it."""
+        kept = self._kept.get(owner)
+        if kept is not None:
+            kept.turn.end(self._owners.each[owner])
+
+    def last(self, number: int) -> None:
+        """Training has ended: measure its last step from what was kept of it, if all of that is as it was.
+
+        Args:
+            number: of the step.
+        """
+        kept, self._kept = self._kept, {}
+        whole = self._owners.stepped == kept.keys() and all(k.turn.ended for k in kept.values())
+        same = all(g is None or g._version == v for k in kept.values() for g, v in zip(*k[1:], strict=True))
+        self.frame.fingerprint.forget()
+        if not (kept and whole and same and self.frame.fingerprint.fits(self._owners, number)) or self.busy:
+            return
+        groups = [self._groups[i] for i in range(len(self._owners.param_groups))]
+        assert self._assembler is not None
+        self._chosen = []
+        self._cadence.measures(number)
+        self.open = step = Step(number, self.frame, self._assembler, groups, {k: v.turn for k, v in kept.items()})
+        self.frame.begin(cautious=any(g.cautious for g in groups))
+        for owner, one in kept.items():
+            self.frame.held(owner, self._taken[owner] - 1, one.grads)
+            self.frame.after(owner, False, step.assembler.cautious(groups))
+
+    def after(self, owner: int, keep: bool) -> None:
+        """Measure what an optimizer's step has done.
+
+        Args:
+            owner: number of the optimizer.
+            keep: whether to keep the copy of its weights, as the next step needs it again.
+        """
+        step = self.open
+        assert step is not None
+        turn = step.turns[owner]
+        turn.end(self._owners.each[owner])
+        try:
+            if not step.failed:
+                step.frame.after(owner, turn.closure, step.assembler.cautious(step.groups), self._chosen)
+        except Exception:
+            step.failed = True
+            raise
+        finally:
+            try:
+                if step.frame.sharded or not step.failed:
+                    self._measure_spectra(owner, step)
+            finally:
+                if not keep:
+                    step.frame.let_go(owner)
+
+    def _measure_spectra(self, owner: int, step: Step) -> None:
+        """Measure singular values where it is their turn; all processes do their part where tensors are sharded."""
+        chosen = [i for i in self._chosen if step.frame.tensors[i].owner == owner]
+        if not chosen or self._spectra is None or (not step.frame.sharded and step.turns[owner].skipped_for_sure):
+            return
+        start = time.perf_counter()
+        held = sum(taken.size for taken in step.slow)
+        step.slow += self._spectra.measure(self._owners, chosen, step.groups, step.failed, held)
+        step.spectral += time.perf_counter() - start
+
+    def _solve_spectra(self, step: Step, writer: RunWriter | None) -> None:
+        """Make a row of what was taken for spectra, now that it has arrived."""
+        if self._spectra is None or not step.slow:
+            return
+        start = time.perf_counter()
+        row = self._spectra.row(step.slow)
+        seconds = time.perf_counter() - start
+        self._cadence.spectral += seconds
+        self._spectra.learn([taken.index for taken in step.slow], step.spectral + seconds)
+        if writer is not None:
+            writer.append(step.number, row, kind="slow")
+
+    def send(self, keep: bool) -> None:
+        """Start moving the sums off the device; the step is over.
+
+        Args:
+            keep: whether to keep its memory, as the next step needs it again.
+        """
+        step, self.open = self.open, None
+        assert step is not None
+        step.failed |= not all(turn.ended for turn in step.turns.values())  # something raised inside a step
+        owners, cadence = len(self._owners), self._cadence
+        afforded = self._affords(self._spectra) if self._spectra and step.frame.sharded else 0
+        words = (*cadence.account, float(afforded))
+        error: Exception | None = None
+        flat = None
+        try:
+            if not step.failed:
+                groups = [[s.lr for s in step.groups], [s.weight_decay for s in step.groups]]
+                groups += [[m.effective_steps for m in self._memories], [m.init_share for m in self._memories]]
+                fixed = (cadence.step_time, cadence.share, *(x for part in groups for x in part))
+                hyper = step.assembler.hyper(step.groups)
+                flat = step.pack(hyper, owners, self._first, words, fixed)
+        except Exception as caught:
+            error, step.failed = caught, True
+        step.send(step.nothing(owners, self._first, words) if flat is None or step.failed else flat, owners)
+        self._waiting = step
+        if not keep:
+            step.frame.release()
+        if error is not None:
+            raise error
+
+    @property
+    def busy(self) -> bool:
+        """Whether a step is being measured, or the numbers of one wait."""
+        return self.open is not None or self._waiting is not None
+
+    @property
+    def ready(self) -> bool:
+        """Whether numbers have arrived that nobody has received."""
+        return self._waiting is not None and self._waiting.arrived
+
+    def receive(self, writer: RunWriter | None) -> Arrived | None:
+        """The step whose numbers waited; the next step to measure is chosen by it.
+
+        Args:
+            writer: is told the norms that tensors begin with, and the spectra.
+        """
+        step, self._waiting = self._waiting, None
+        if step is None:
+            return None
+        sent = step.receive()
+        self._cadence.plan(step.number, sent.account if step.frame.sharded else None)
+        self._afforded = sent.spectra
+        skipped, row = bool(sent.skipped.any()), partial(step.row, sent)
+        arrived = Arrived(step.number, step.frame, step.assembler, skipped, sent.failed, row)
+        if not sent.failed:
+            self._solve_spectra(step, writer)
+        if self._first and not sent.failed and self._told is not step.frame:
+            self._tell_norms(step, arrived.per["norm_before"], writer)
+        return arrived
+
+    def _tell_norms(self, step: Step, norms: NDArray[np.float64], writer: RunWriter | None) -> None:
+        new = {t.name: float(n) for t, n in zip(step.frame.tensors, norms, strict=True) if np.isfinite(n)}
+        new = {name: n for name, n in new.items() if name not in self._norms}
+        self._norms |= new
+        self._told = step.frame if all(t.name in self._norms for t in step.frame.tensors) else None
+        if writer is not None:
+            writer.describe(tensors=[t for t in step.assembler.infos(self._norms) if t.name in new])
+
+    def abandon(self) -> None:
+        """Training ends inside a step: where sums are taken over all processes, the others are somewhere else."""
+        if self.frame.sharded:
+            self.open = None
+
+    def failed(self) -> bool:
+        """Measuring failed here: leave the step, but where other processes wait; whether it is left."""
+        if self.frame.sharded:
+            if self.open is not None:
+                self.open.failed = True
+            return False
+        self.open = None
+        self.frame.fingerprint.forget()  # the parameters may have changed unseen
+        return True

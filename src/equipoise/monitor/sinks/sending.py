@@ -1,0 +1,172 @@
+"""What watch does with its sinks: make them, give each its numbers and findings, note what fails."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from equipoise import _check
+from equipoise._extras import require
+from equipoise.finding import Finding
+from equipoise.monitor.measure.received import Arrived
+from equipoise.monitor.sinks import BY_NAME, Place, Sink
+from equipoise.monitor.sinks.lane import Lane, name_of
+from equipoise.monitor.sinks.logs import Logs
+from equipoise.monitor.sinks.summary import Summary
+from equipoise.monitor.store.run import Run
+from equipoise.monitor.store.schema import FILE
+from equipoise.monitor.store.writer import RunWriter
+from equipoise.monitor.watch import own_findings
+from equipoise.monitor.watch.logged import Logged
+
+PATIENCE = 30.0
+"""Seconds that the end of a run waits for a sink."""
+
+
+def checked(sinks: Sequence[Sink | str]) -> list[Sink | str]:
+    """The sinks, if all are known and can be made.
+
+    Raises:
+        ValueError: one is no sink.
+        ImportError: its library is not installed.
+    """
+    if isinstance(sinks, str):
+        raise ValueError(f"sinks = {sinks!r}: must be a list, as [{sinks!r}]")
+    for sink in sinks:
+        if isinstance(sink, str):
+            _check.choice("sinks", sink, BY_NAME)
+            if sink != "logging":
+                require(sink, sink)
+        elif isinstance(sink, type) or not isinstance(sink, Sink):
+            names = ", ".join(sorted(BY_NAME))
+            raise ValueError(f"sinks = {sink!r}: must be one of {names}, or an object with send, finding and close")
+    return list(sinks)
+
+
+def logger_of(sinks: Sequence[Sink | str]) -> logging.Logger | None:
+    """The logger that one of the sinks sends findings to, if any does."""
+    made = [Logs() if sink == "logging" else sink for sink in sinks]
+    return next((sink.logger for sink in made if isinstance(sink, Logs)), None)
+
+
+class Sending:
+    """The sinks of one watch.
+
+    Args:
+        sinks: checked ones; none on processes that do not write.
+        path: directory of the run.
+        step: the last step before those to come.
+        resume: whether the run goes on.
+        note: stores a finding about a sink, and is given the exception behind it.
+        strict: raise what goes wrong.
+    """
+
+    def __init__(
+        self,
+        sinks: Sequence[Sink | str],
+        path: str | os.PathLike[str],
+        step: int,
+        resume: bool,
+        note: Callable[[Finding, Exception], None],
+        strict: bool = False,
+    ) -> None:
+        self._note, self._strict = note, strict
+        self._asked = list(sinks)
+        self._step = step
+        self._path = Path(path)
+        self._last, self._known = _before(path) if sinks and resume else (0, {})
+        self._lanes: list[Lane] = []
+        self._held: Arrived | None = None
+        self._summary = Summary()
+
+    def open(self, writer: RunWriter | None) -> None:
+        """Make the sinks, and remember in the run what each wants to know when it goes on."""
+        memory: dict[str, Any] = {}
+        for asked in self._asked:
+            sink: Any = asked
+            try:
+                if isinstance(asked, str):
+                    sink = BY_NAME[asked].of(Place(self._path, self._step, self._last, self._known.get(asked, {})))
+                    memory[asked] = sink.memory
+            except Exception as error:
+                self._failed(name_of(asked), error)
+                continue
+            self._lanes.append(Lane(name_of(asked), sink))
+        if writer is not None and memory:
+            writer.meta("sinks", {**self._known, **memory})
+
+    def hold(self, arrived: Arrived) -> None:
+        """Keep what was measured at a step, until what the loop logs of it is there."""
+        self._held = arrived if self._lanes else None
+
+    @property
+    def busy(self) -> bool:
+        """Whether something is held."""
+        return self._held is not None
+
+    def go(self, logged: Logged) -> None:
+        """Send what is held, and what the loop logged since the last time; the next step begins.
+
+        Args:
+            logged: what the loop logged.
+        """
+        if self._held is not None and any(lane.free for lane in self._lanes):
+            self._send(logged)
+        self._look()
+
+    def finding(self, step: int, finding: Finding) -> None:
+        """Send a finding."""
+        for lane in self._lanes:
+            if lane.error is None:
+                lane.finding(step, finding)
+
+    def close(self, status: str, logged: Logged) -> None:
+        """Send what waits, and let go of the sinks."""
+        if self._lanes:
+            self._send(logged)
+        for lane in self._lanes:
+            lane.close(status, PATIENCE)
+        self._look()
+
+    def take_seconds(self) -> float:
+        """Seconds of the processor that the sinks' threads took since the last call."""
+        return sum(lane.take_seconds() for lane in self._lanes)
+
+    def _send(self, logged: Logged) -> None:
+        """Hand over the newest measured step, and the newest of what was logged."""
+        steps: dict[int, dict[str, float]] = {}
+        if self._held is not None:
+            one, self._held = self._held, None
+            made = one.assembler
+            steps[one.number] = self._summary.numbers(made.infos({}), one.per, made.layout.columns, one.row)
+        logged.flush()
+        for number, numbers in logged.take().items():
+            steps.setdefault(number, {}).update({f"equipoise/log/{name}": value for name, value in numbers.items()})
+        for number in sorted(steps):
+            for lane in self._lanes:
+                lane.send(number, steps[number])
+
+    def _look(self) -> None:
+        """Note the sinks that failed, each once, and go on without them."""
+        failed = [lane for lane in self._lanes if lane.error is not None]
+        self._lanes = [lane for lane in self._lanes if lane.error is None]
+        for lane in failed:
+            assert lane.error is not None
+            self._failed(lane.name, lane.error)
+
+    def _failed(self, name: str, error: Exception) -> None:
+        if self._strict:
+            raise error
+        self._note(own_findings.sink_failed(name, error), error)
+
+
+def _before(path: str | os.PathLike[str]) -> tuple[int, Mapping[str, Any]]:
+    """The last step of the run that is there, and what its sinks said of themselves."""
+    if not os.path.exists(os.path.join(path, FILE)):
+        return 0, {}
+    with Run.open(path) as run:
+        known, last = run.meta.get("sinks"), int(max(run.steps, default=0))
+    return last, known if isinstance(known, dict) else {}

@@ -1,0 +1,263 @@
+"""The reading side of a run's file: its records and lives, kept up to date, with all that is damaged left out."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any, TypeVar
+
+from equipoise.finding import SEVERITIES, Finding
+from equipoise.monitor.store import rescue, schema
+from equipoise.monitor.store.layout import Layout, Quantity, TensorInfo
+from equipoise.monitor.store.schema import FOREVER, RunError, checksum
+from equipoise.monitor.store.staging import Life, trouble
+from equipoise.monitor.watch.endings import STATUSES
+
+T = TypeVar("T")
+STATUS = ("running", *STATUSES)
+LIFE = [column.name for column in fields(Life)]
+
+
+@dataclass(frozen=True)
+class Segment:
+    """Rows of one life and one layout."""
+
+    number: int
+    life: int
+    layout: Layout
+
+
+@dataclass(frozen=True)
+class Record:
+    """Something said about the run: a word of metadata, a tensor, a quantity, a layout, a segment or a finding."""
+
+    life: int
+    kind: str
+    key: str
+    step: int | None
+    time: float
+    value: Any
+
+
+def intact(crc: Any, data: Any, *columns: Any) -> bool:
+    """Whether a line is as it was written; damage may have changed types, too."""
+    try:
+        return checksum(data, *columns) == crc
+    except (TypeError, ValueError):
+        return False
+
+
+def understood(record: Record) -> Any:
+    """What a record says, as an object; an error where it says nothing: intact lines may be of another writer."""
+    value, key = record.value, record.key
+    whole = isinstance(record.life, int) and isinstance(key, str) and isinstance(record.step, int | None)
+    if not whole or not isinstance(record.time, int | float):
+        raise TypeError
+    match record.kind:
+        case "tensor":
+            info = TensorInfo(name=key, **value)
+            if not (isinstance(info.role, str) and isinstance(info.group, int) and isinstance(info.info, dict)):
+                raise TypeError
+            return info
+        case "quantity":
+            return Quantity(name=key, **value)
+        case "layout":
+            return Layout.from_dict(value)
+        case "segment":
+            return [hash(number) for number in value["layouts"]]
+        case "finding":
+            finding = Finding(**value)
+            if finding.severity not in SEVERITIES or not all(isinstance(said, str) for said in value.values()):
+                raise TypeError
+            return finding
+    return None
+
+
+class Archive:
+    """A run's file, open for reading; `read` is the only way to it.
+
+    Args:
+        directory: where the run is.
+
+    Raises:
+        RunError: there is no run, it is of a newer version, or nothing can be read of it.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.records: dict[int, Record] = {}
+        self.segments: dict[int, Segment] = {}
+        self.lives: dict[int, Life] = {}
+        self._cutoffs: dict[int, int] = {}
+        self._bad: dict[str, set[Any]] = {}
+        self._lost: str = ""
+        self._rescued = False
+        self.layouts: dict[int, Layout] = {}
+        self.drafts: dict[int, tuple[int, float, bytes]] = {}
+        """By segment: step, time and data of the row that was not final when the file was last written."""
+        self._texts: dict[str, Layout] = {}  # every life says the same layout again
+        self._seen = 0
+        self._version: int | None = None
+        self._guard = threading.RLock()
+        try:
+            self._db = rescue.open_read(directory)
+        except sqlite3.Error as error:
+            self._rescue(error, first=True)
+        try:
+            if not self._rescued:
+                schema.check_version(self._db, directory / schema.FILE)
+            self.read(lambda db: None)
+        except BaseException:
+            self._db.close()
+            raise
+
+    def read(self, job: Callable[[sqlite3.Connection], T]) -> T:
+        """Run a job on one consistent state of the file, again on what could be rescued if the file is damaged."""
+        with self._guard:
+            try:
+                return self._attempt(job)
+            except UnicodeError as error:  # damage in the names of tables and columns
+                self._rescue(error)
+            except sqlite3.ProgrammingError:
+                raise RunError(f"{self.directory}: the run was closed; open it again") from None
+            except sqlite3.Error as error:
+                if "locked" in str(error):
+                    raise RunError(f"{self.directory}: is locked by another program ({error}); try again") from None
+                if self._rescued:
+                    raise RunError(f"{self.directory}: is damaged and cannot be read ({error})") from None
+                self._rescue(error)
+            return self._attempt(job)
+
+    def _attempt(self, job: Callable[[sqlite3.Connection], T]) -> T:
+        db = self._db
+        (version,) = db.execute("PRAGMA data_version").fetchone()
+        db.execute("BEGIN")
+        try:
+            if version != self._version:
+                self._refresh(db)
+                self._version = version
+            return job(db)
+        finally:
+            if db.in_transaction:
+                db.rollback()
+
+    def close(self) -> None:
+        """Let go of the file."""
+        with self._guard:
+            self._db.close()
+
+    def _rescue(self, error: Exception, first: bool = False) -> None:
+        if not first:
+            self._db.close()
+        self._db, lost = rescue.rescue(self.directory, error)
+        self._rescued, self._version, self._seen = True, None, 0
+        self.records, self.segments, self.layouts, self._texts = {}, {}, {}, {}
+        self._lost = f"SQLite says {str(error)!r}; at least {lost} rows are lost"
+
+    def _refresh(self, db: sqlite3.Connection) -> None:
+        """Take in what was written since the last time."""
+        lines = db.execute("SELECT * FROM records WHERE id > ? ORDER BY id", (self._seen,)).fetchall()
+        for number, life, kind, key, step, time, value, crc in lines:
+            self._seen = number
+            if not intact(crc, b"", number, life, kind, key, step, time, value):
+                self.bad("records", number)
+                continue
+            try:
+                record = Record(life, kind, key, step, time, json.loads(value))
+                known = self._texts.get(value) or understood(record)
+            except (TypeError, ValueError, LookupError, AttributeError, RecursionError):  # written by something else
+                self.bad("records", number)
+                continue
+            self.records[number] = record
+            if isinstance(known, Layout):
+                self.layouts[number] = self._texts[value] = known
+            elif kind == "segment":
+                layout = next((self.layouts[n] for n in record.value["layouts"] if n in self.layouts), None)
+                if layout is None:
+                    self.bad("segments", number)
+                else:
+                    self.segments[number] = Segment(number, life, layout)
+        self.lives = {}
+        for line in db.execute(f"SELECT {', '.join(LIFE)} FROM lives ORDER BY life").fetchall():
+            life = Life(*line)
+            whole = isinstance(life.from_step, int | None) and isinstance(life.pid, int)
+            numbers = isinstance(life.heartbeat, float) and isinstance(life.dropped, int)
+            words = isinstance(life.host, str) and isinstance(life.failure, str | None)
+            if whole and numbers and words and life.status in STATUS:
+                self.lives[life.life] = life
+            else:
+                self.bad("lives", life.life)
+        self._cut(db)
+        self.drafts = self._read_drafts(db)
+
+    def _read_drafts(self, db: sqlite3.Connection) -> dict[int, tuple[int, float, bytes]]:
+        try:
+            lines = db.execute("SELECT segment, step, time, data, crc FROM drafts").fetchall()
+        except sqlite3.OperationalError as error:
+            if "no such table" in str(error):
+                return {}
+            raise
+        found = {}
+        for segment, step, time, data, crc in lines:
+            if intact(crc, data, segment, step, time):
+                found[segment] = (step, time, data)
+            else:
+                self.bad("drafts", segment)
+        return found
+
+    def _cut(self, db: sqlite3.Connection) -> None:
+        """The last step of each life that no later life supersedes."""
+        begins = {n: life.from_step for n, life in self.lives.items()}
+        for segment in self.segments.values():
+            if segment.life not in begins:  # the line of this life is damaged: its rows say where it began
+                self.bad("lives", segment.life)
+                mine = [s.number for s in self.segments.values() if s.life == segment.life]
+                marks = ",".join("?" * len(mine))
+                (first,) = db.execute(f"SELECT min(step) FROM rows WHERE segment IN ({marks})", mine).fetchone()
+                begins[segment.life] = None if first is None else first - 1
+        self._cutoffs, last = {}, FOREVER
+        for life in sorted(begins, reverse=True):
+            self._cutoffs[life] = last
+            begin = begins[life]
+            if begin is not None and life > 1:
+                last = min(last, begin)
+
+    def cutoff(self, life: int) -> int:
+        """The last step of a life that is shown."""
+        return self._cutoffs.get(life, FOREVER)
+
+    def known_layouts(self) -> list[Layout]:
+        """Every layout once."""
+        return list(self._texts.values())
+
+    def of_kind(self, kind: str) -> dict[str, Record]:
+        """The last word on every key."""
+        return {record.key: record for record in self.records.values() if record.kind == kind}
+
+    def bad(self, table: str, where: Any) -> None:
+        """Note a line that fails its checksum."""
+        self._bad.setdefault(table, set()).add(where)
+
+    def findings(self) -> list[Finding]:
+        """What is wrong with the file, and what went wrong when it was written."""
+        evidence = [self._lost] if self._lost else []
+        for table, where in self._bad.items():
+            some = ", ".join(str(w) for w in sorted(where, key=str)[:3])
+            more = ", …" if len(where) > 3 else ""
+            evidence.append(f"{len(where)} {table} fail their checksum or are missing (number {some}{more})")
+        found = []
+        if evidence:
+            found.append(
+                Finding(
+                    "run-damaged", "warning", str(self.directory), "; ".join(evidence), "a file as it was written",
+                    "the rest is shown; restore the file from a copy if you have one, and check the disk",
+                    "docs/run.md",
+                )
+            )  # fmt: skip
+        lives = self.lives.values()
+        failure = next((life.failure for life in lives if life.failure), "")
+        return found + trouble(str(self.directory), sum(life.dropped for life in lives), failure)

@@ -1,0 +1,174 @@
+"""Columns of a segment at any level of the pyramid; what no bucket covers comes from the level below."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from equipoise.monitor.store import pyramid
+from equipoise.monitor.store.archive import Archive, Segment, intact
+from equipoise.monitor.store.layout import Column
+from equipoise.monitor.store.pyramid import Summary
+
+PIECE = 256
+"""Buckets that are unpacked at once: those of all columns of a tile take far more room than the wanted ones."""
+
+
+def level_for(rows: int, points: int | None, fine: int | None = None) -> int:
+    """The lowest level that has no more than so many points.
+
+    With `fine` lines to be read, one that has no fewer, so that neighbours can be put together to as many points as
+    were asked for: level 1 is 16 times as coarse as rows, the others 4 times as coarse as the ones below.
+
+    >>> [level_for(100_000, points) for points in (None, 100_000, 10_000, 2000)]
+    [0, 0, 1, 2]
+    >>> [level_for(rows, 400, fine=6400) for rows in (6400, 6401, 25_600, 25_601)]
+    [0, 1, 1, 2]
+    """
+    if points is None or rows <= max(points, fine or 0):
+        return 0
+    most = points if fine is None else max(points, min(fine, pyramid.FACTOR * points))
+    level = 1
+    while -(-rows // pyramid.span(level)) > most:
+        level += 1
+    return level
+
+
+def count_rows(db: sqlite3.Connection, segment: Segment, start: int, stop: int) -> int:
+    """How many rows lie in a range of steps, both ends included."""
+    sql = "SELECT count(*) FROM rows WHERE segment = ? AND step BETWEEN ? AND ?"
+    return db.execute(sql, (segment.number, start, stop)).fetchone()[0]
+
+
+def raw_rows(
+    archive: Archive, db: sqlite3.Connection, segment: Segment, start: int, stop: int
+) -> Iterator[tuple[int, float, NDArray[Any]]]:
+    """Step, time and numbers of every intact row in a range of steps, both ends included, the draft's last."""
+    dtype, size = segment.layout.stored, len(segment.layout) * segment.layout.stored.itemsize
+    sql = "SELECT id, step, time, data, crc FROM rows WHERE segment = ? AND step BETWEEN ? AND ? ORDER BY step"
+    for number, step, time, data, crc in db.execute(sql, (segment.number, start, stop)):
+        if intact(crc, data, segment.number, step, time) and len(data) == size:
+            yield step, time, np.frombuffer(data, dtype)
+        else:
+            archive.bad("rows", number)
+    draft = archive.drafts.get(segment.number)
+    if draft is not None and start <= draft[0] <= stop and len(draft[2]) == size:
+        yield draft[0], draft[1], np.frombuffer(draft[2], dtype)
+
+
+class View:
+    """Some columns of a segment.
+
+    Args:
+        archive: where damage is noted.
+        db: the state of the file to read.
+        segment: whose rows.
+        columns: which columns; NaN where the segment does not have them.
+    """
+
+    def __init__(self, archive: Archive, db: sqlite3.Connection, segment: Segment, columns: Sequence[Column]) -> None:
+        self._archive, self._db, self._segment = archive, db, segment
+        places = segment.layout.places
+        self._take = [places.get(column, 0) for column in columns]
+        self._absent = np.array([column not in places for column in columns], bool)
+
+    def summarise(self, level: int, start: int, stop: int) -> Summary:
+        """Buckets of a level over a range of steps, both ends included; shorter ones where rows are left over."""
+        if level == 0:
+            return self._rows(start, stop)
+        buckets = self._buckets(level, start, stop)
+        # Buckets that follow each other have numbers that do; anything else is a hole to fill from below.
+        follows = buckets.seq[1:] == buckets.seq[:-1] + buckets.rows[:-1]
+        begins = [0, *(np.flatnonzero(~follows) + 1), len(buckets)] if len(buckets) else []
+        parts, at = [], start
+        for begin, end in pairwise(begins):
+            if buckets.seq[begin] != 0:
+                parts.append(self._fill(level, at, int(buckets.first[begin]) - 1))
+            parts.append(buckets.take(slice(begin, end)))
+            at = int(buckets.last[end - 1]) + 1
+        return pyramid.join([*parts, self._fill(level, at, stop)])
+
+    def _fill(self, level: int, start: int, stop: int) -> Summary:
+        """A hole in a level, from the level below, in buckets as large as the level's."""
+        below = self.summarise(level - 1, start, stop)
+        if not len(below):
+            return below
+        group = (np.cumsum(below.rows) - below.rows) // pyramid.span(level)
+        return pyramid.merge(below, np.flatnonzero(np.diff(group, prepend=-1)))
+
+    def _rows(self, start: int, stop: int) -> Summary:
+        steps, times, values = [], [], []
+        for step, time, row in raw_rows(self._archive, self._db, self._segment, start, stop):
+            steps.append(step)
+            times.append(time)
+            values.append(row[self._take])  # a copy: the rest of a wide row need not stay in memory
+        table = np.array(values, self._segment.layout.dtype).reshape(len(values), len(self._take))
+        table[:, self._absent] = np.nan
+        return pyramid.of_rows(steps, times, table)
+
+    def _buckets(self, level: int, start: int, stop: int) -> Summary:
+        tiles = sorted({i // pyramid.TILE for i in self._take})
+        found = {tile: self._tile(level, tile, start, stop) for tile in tiles}
+        # Only buckets of which every tile is intact; the others are holes.
+        common = sorted(set.intersection(*(set(about) for about, _ in found.values())))
+        shape = (len(common), len(self._take))
+        low, mean, high = (np.empty(shape, self._segment.layout.dtype) for _ in range(3))
+        count = np.empty(shape, np.int64)
+        for tile, (about, parts) in found.items():
+            mine = self._mine(tile)
+            at = [about[number][0] for number in common]
+            for array, part in zip((low, mean, high, count), parts, strict=True):
+                array[:, mine] = part[at]
+        for array in (low, mean, high):
+            array[:, self._absent] = np.nan
+        count[:, self._absent] = 0
+        lines = [found[tiles[0]][0][number] for number in common]
+        rows, first, last = (np.array([line[k] for line in lines], np.int64) for k in range(1, 4))
+        time = np.array([line[4] for line in lines], np.float64)
+        return Summary(np.array(common, np.int64), rows, first, last, time, low, mean, high, count)
+
+    def _mine(self, tile: int) -> list[int]:
+        """Which of the wanted columns lie in a tile."""
+        return [k for k, i in enumerate(self._take) if i // pyramid.TILE == tile]
+
+    def _tile(
+        self, level: int, tile: int, start: int, stop: int
+    ) -> tuple[dict[int, tuple[int, int, int, int, float]], list[NDArray[Any]]]:
+        """The intact buckets of a tile, and low, mean, high and count of the wanted columns in it.
+
+        A bucket is known by the number of its first row and has the number of its line, rows, first, last and time.
+        """
+        width, stored = self._width(tile), self._segment.layout.stored
+        size = pyramid.tile_bytes(width, stored)
+        sql = (
+            "SELECT id, seq, rows, first, last, time, data, crc FROM buckets "
+            "WHERE segment = ? AND level = ? AND tile = ? AND first BETWEEN ? AND ? ORDER BY first"
+        )
+        place = (self._segment.number, level, tile)
+        within = [self._take[k] % pyramid.TILE for k in self._mine(tile)]
+        about: dict[int, tuple[int, int, int, int, float]] = {}
+        blobs: list[bytes] = []
+        pieces: list[list[NDArray[Any]]] = []
+
+        def unpack() -> None:
+            pieces.append([part[:, within] for part in pyramid.decode(blobs, width, stored)])
+            blobs.clear()
+
+        for number, seq, rows, first, last, time, data, crc in self._db.execute(sql, (*place, start, stop)):
+            if not intact(crc, data, *place, seq, rows, first, last, time) or len(data) != size:
+                self._archive.bad("buckets", number)
+            elif last <= stop and seq not in about:
+                about[seq] = (len(about), rows, first, last, time)
+                blobs.append(data)
+                if len(blobs) == PIECE:
+                    unpack()
+        unpack()
+        return about, [np.concatenate(parts) for parts in zip(*pieces, strict=True)]
+
+    def _width(self, tile: int) -> int:
+        return min(pyramid.TILE, len(self._segment.layout) - tile * pyramid.TILE)

@@ -1,0 +1,318 @@
+"""The writing side of a run's file: stage what came, commit it all at once, keep it for another try if that fails.
+
+Used by one thread, that of `RunWriter`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sqlite3
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from equipoise.finding import Finding
+from equipoise.monitor.store import pyramid, schema
+from equipoise.monitor.store.layout import Layout
+from equipoise.monitor.store.schema import RunError, checksum
+
+BEAT = 1.0
+"""Seconds between signs of life when there is nothing to store."""
+
+
+@dataclass
+class Life:
+    """One stretch of writing; a line of the table `lives`."""
+
+    life: int
+    from_step: int | None
+    started: float
+    heartbeat: float
+    status: str
+    host: str
+    pid: int
+    dropped: int = 0
+    failure: str = ""
+
+    def line(self) -> tuple[Any, ...]:
+        """As a line of the table."""
+        return tuple(vars(self).values())
+
+
+@dataclass
+class _Segment:
+    """Rows of one life and one layout."""
+
+    number: int
+    layout: Layout
+    builder: pyramid.Builder = field(default_factory=pyramid.Builder)
+    rows: int = 0
+
+
+class Ledger:
+    """The open file of a run that is being written.
+
+    Args:
+        directory: where the run is; made if it is not there.
+        resume: whether a run that is there is continued; a step: rows after it are superseded at once.
+
+    Raises:
+        RunError: somebody writes there, there is a run and `resume` is not set, or it is damaged.
+        OSError | sqlite3.Error: the file system does not let us.
+    """
+
+    def __init__(self, directory: Path, resume: bool | int) -> None:
+        self._directory = directory
+        directory.mkdir(parents=True, exist_ok=True)
+        held = schema.lock(directory)
+        if held is None:
+            raise RunError(
+                f"{directory}: is being written{_by_whom(directory)}; stop that, or choose another directory"
+            )
+        self._lock = held
+        try:
+            self._db = self._open(directory / schema.FILE, resume)
+        except BaseException:
+            held.close()
+            raise
+        self._segments: dict[str, _Segment] = {}
+        self._layouts: dict[str, tuple[list[int], Layout]] = {}
+        self._records: list[tuple[Any, ...]] = []
+        self._rows: list[tuple[Any, ...]] = []
+        self._buckets: list[tuple[Any, ...]] = []
+        self._drafts: dict[str, tuple[Any, ...] | None] = {}
+        self._drafted: dict[str, int] = {}
+        self._ended: list[Life] = []
+        self._looked = 0.0
+        self._dropped_before = 0
+        self.staged_bytes = 0
+        self.committed = 0.0
+        try:
+            highest = [self._db.execute(f"SELECT max(id) FROM {table}").fetchone()[0] for table in ("records", "rows")]
+            self._record, self._row = (n or 0 for n in highest)
+            earlier = self._db.execute("SELECT max(life) FROM lives").fetchone()[0] or 0
+            self._inode = os.stat(directory / schema.FILE).st_ino
+            self.life = self._new_life(earlier + 1, None if isinstance(resume, bool) else resume)
+            self.commit()
+        except sqlite3.DatabaseError as error:
+            self._leave()
+            if isinstance(error, sqlite3.OperationalError):
+                raise
+            raise RunError(_damaged(directory, error)) from None
+        except BaseException:
+            self._leave()
+            raise
+
+    @staticmethod
+    def _open(path: Path, resume: bool | int) -> sqlite3.Connection:
+        there = path.exists() and path.stat().st_size > 0
+        try:
+            db = schema.connect(path)
+        except sqlite3.OperationalError:
+            raise
+        except sqlite3.DatabaseError as error:
+            raise RunError(_damaged(path.parent, error)) from None
+        try:
+            # A process that was killed while it made the run leaves a file without tables: as good as none.
+            if not there or db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0] == 0:
+                schema.create(db)
+            else:
+                schema.check_version(db, path)
+                db.execute(schema.DRAFTS)
+                if resume is False:
+                    last = db.execute("SELECT max(step) FROM rows").fetchone()[0]
+                    raise RunError(
+                        f"{path.parent}: holds a run already (last step {last}); pass resume=True to append to it, "
+                        "or choose another directory"
+                    )
+        except sqlite3.DatabaseError as error:
+            db.close()
+            if isinstance(error, sqlite3.OperationalError):
+                raise
+            raise RunError(_damaged(path.parent, error)) from None
+        except BaseException:
+            db.close()
+            raise
+        return db
+
+    @staticmethod
+    def _new_life(number: int, from_step: int | None) -> Life:
+        now = time.time()
+        return Life(number, from_step, now, now, "running", schema.host(), os.getpid())
+
+    def record(self, kind: str, key: str, value: str, step: int | None = None) -> int:
+        """Stage a record; returns its number."""
+        self._record += 1
+        columns = (self._record, self.life.life, kind, key, step, time.time(), value)
+        self._records.append((*columns, checksum(b"", *columns)))
+        return self._record
+
+    def layout(self, layout: Layout) -> None:
+        """Rows of the layout's kind have this layout from now on."""
+        text = json.dumps(layout.to_dict())
+        # Twice: without its layout no row has a meaning, and it is small beside them.
+        numbers = [self.record("layout", layout.kind, text) for _ in range(2)]
+        self._layouts[layout.kind] = (numbers, layout)
+        self._segments.pop(layout.kind, None)
+
+    def rewind(self, step: int) -> None:
+        """Begin a new life, which supersedes all rows after a step."""
+        self.life.status = "finished"
+        self._ended.append(self.life)
+        self._dropped_before += self.life.dropped
+        self.life = self._new_life(self.life.life + 1, step)
+        self._segments.clear()
+        self._drafted.clear()  # that of the life before stays
+
+    def row(self, kind: str, step: int, when: float, data: bytes) -> None:
+        """Stage a row, and the buckets that it completes."""
+        segment = self._segment(kind, step)
+        self._drafts[kind] = None
+        self._row += 1
+        columns = (segment.number, step, when)
+        self._rows.append((self._row, *columns, data, checksum(data, *columns)))
+        self.staged_bytes += len(data) + 200
+        segment.rows += 1
+        dtype = segment.layout.stored
+        for level, bucket in segment.builder.add(step, when, np.frombuffer(data, dtype)):
+            about = (int(bucket.seq[0]), int(bucket.rows[0]), int(bucket.first[0]), int(bucket.last[0]), when)
+            for tile, start in enumerate(pyramid.tiles(len(segment.layout))):
+                place = (segment.number, level, tile, *about)
+                blob = pyramid.encode(bucket, start, dtype)
+                self._buckets.append((*place, blob, checksum(blob, *place)))
+                self.staged_bytes += len(blob) + 200
+
+    def draft(self, kind: str, step: int, when: float, data: bytes) -> None:
+        """Stage the row of a step that may get more numbers; the next row or draft of its kind replaces it."""
+        columns = (self._segment(kind, step).number, step, when)
+        self._drafts[kind] = (*columns, data, checksum(data, *columns))
+
+    def _segment(self, kind: str, step: int) -> _Segment:
+        """Where rows of a kind go, from this step on."""
+        if self.life.from_step is None and self.life.life > 1:
+            self.life.from_step = step - 1  # resumed here, as the first row says
+        segment = self._segments.get(kind)
+        if segment is None:
+            numbers, layout = self._layouts[kind]
+            value = json.dumps({"life": self.life.life, "layouts": numbers})
+            segment = self._segments[kind] = _Segment(self.record("segment", kind, value), layout)
+        return segment
+
+    def note(self, dropped: int, failure: str) -> None:
+        """What went wrong so far; stored with the next commit."""
+        self.life.dropped, self.life.failure = dropped - self._dropped_before, failure
+
+    def commit(self) -> None:
+        """Store all that is staged, or raise and keep it staged."""
+        now = time.time()
+        if now - self._looked > BEAT:
+            self._looked = now
+            # SQLite goes on writing into a file that was removed, and nobody would ever find it.
+            if os.stat(self._directory / schema.FILE).st_ino != self._inode:
+                raise OSError(f"{schema.FILE} was replaced by another file")
+        self.life.heartbeat = now
+        db = self._db
+        try:
+            db.execute("BEGIN IMMEDIATE")
+            lives = [life.line() for life in (*self._ended, self.life)]
+            db.executemany("INSERT OR REPLACE INTO lives VALUES (?,?,?,?,?,?,?,?,?)", lives)
+            db.executemany("INSERT INTO records VALUES (?,?,?,?,?,?,?,?)", self._records)
+            db.executemany("INSERT INTO rows VALUES (?,?,?,?,?,?)", self._rows)
+            db.executemany("INSERT INTO buckets VALUES (NULL,?,?,?,?,?,?,?,?,?,?)", self._buckets)
+            for kind, draft in self._drafts.items():
+                if kind in self._drafted:
+                    db.execute("DELETE FROM drafts WHERE segment = ?", (self._drafted[kind],))
+                if draft is not None:
+                    db.execute("INSERT OR REPLACE INTO drafts VALUES (?,?,?,?,?)", draft)
+            db.execute("COMMIT")
+        except BaseException:
+            if db.in_transaction:
+                db.rollback()
+            raise
+        self._ended, self._records = [], []
+        for kind, draft in self._drafts.items():
+            self._drafted.pop(kind, None)
+            if draft is not None:
+                self._drafted[kind] = draft[0]
+        self._drafts = {}
+        self._forget()
+        self.committed = time.monotonic()
+
+    def drop_rows(self) -> int:
+        """Give up the staged rows; returns how many. Records stay staged: later rows need their layouts."""
+        lost = {}
+        for row in self._rows:
+            lost[row[1]] = lost.get(row[1], 0) + 1
+        for segment in self._segments.values():
+            segment.rows -= lost.get(segment.number, 0)
+            segment.builder.restart(segment.rows)
+        dropped = len(self._rows)
+        self._row -= dropped  # numbers have no gaps, so that a gap shows a lost row
+        self._forget()
+        return dropped
+
+    def _forget(self) -> None:
+        self._rows, self._buckets, self.staged_bytes = [], [], 0
+
+    def close(self, status: str) -> None:
+        """Say how it ended, and let go of the file; raises if that cannot be stored."""
+        self.life.status = status
+        try:
+            self.commit()
+            self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        finally:
+            self._leave()
+
+    def _leave(self) -> None:
+        self._db.close()
+        self._lock.close()
+
+
+def trouble(where: str, dropped: int, failure: str) -> list[Finding]:
+    """What went wrong with the writing, as one finding at most."""
+    lost = f"{dropped} measured rows are not stored"
+    if failure:
+        return [
+            Finding(
+                "run-not-written", "warning", where, f"{failure}; {lost}", "every measured row is stored",
+                "make room on the disk or choose a directory that can be written; training is not affected",
+                "docs/run.md",
+            )
+        ]  # fmt: skip
+    if dropped:
+        return [
+            Finding(
+                "rows-dropped", "warning", where, f"the disk was slower than training: {lost}",
+                "every measured row is stored",
+                "measure less often, fewer neurons, or write to a faster disk; training is not affected", "docs/run.md",
+            )
+        ]  # fmt: skip
+    return []
+
+
+def _damaged(directory: Path, error: Exception) -> str:
+    return (
+        f"{directory}: the run is damaged ({error}) and cannot be appended to; write to a new directory "
+        "(Run.open reads what is left of this one)"
+    )
+
+
+def _by_whom(directory: Path) -> str:
+    """Who writes there, as far as the file says."""
+    try:
+        db = sqlite3.connect(f"{(directory / schema.FILE).absolute().as_uri()}?mode=ro", uri=True)
+    except sqlite3.Error:
+        return ""
+    try:
+        host, pid = db.execute("SELECT host, pid FROM lives ORDER BY life DESC LIMIT 1").fetchone()
+        if (host, pid) == (schema.host(), os.getpid()):
+            return " by this process (close() of the watch or writer ends that)"
+        return f" by process {pid} on {host.partition('/')[0]}"
+    except (sqlite3.Error, TypeError):
+        return ""
+    finally:
+        db.close()

@@ -1,0 +1,180 @@
+"""The thread that stores a run, and the bounded queue between it and training."""
+
+from __future__ import annotations
+
+import logging
+import sqlite3
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from equipoise.monitor.store.staging import BEAT, Ledger
+
+INTERVAL = 0.2
+"""Seconds between commits: kill -9 loses the rows of less than half a second."""
+
+PATIENCE = 0.05
+"""Seconds that a full buffer may hold up training, once for each time that it fills."""
+
+log = logging.getLogger("equipoise.monitor")
+
+
+@dataclass
+class Trouble:
+    """What went wrong so far.
+
+    Attributes:
+        where: the run.
+        dropped: rows that are not stored.
+        failure: the first error.
+        error: the last error that nobody was told.
+        warn: where to say it.
+    """
+
+    where: Path
+    dropped: int = 0
+    failure: str = ""
+    error: Exception | None = None
+    warn: Callable[[str], object] = log.warning
+
+    def fail(self, error: Exception) -> None:
+        """Keep an error, and log the first."""
+        self.error = error
+        if not self.failure:
+            self.failure = f"{type(error).__name__}: {error}"
+            self.warn(f"{self.where}: the run cannot be written, training goes on: {error}")
+
+
+class Worker:
+    """Does jobs on a ledger in a thread of its own, and commits them together.
+
+    Args:
+        ledger: the open file; nobody else may use it from now on.
+        trouble: where to say what goes wrong.
+        limit: bytes that may wait.
+    """
+
+    def __init__(self, ledger: Ledger, trouble: Trouble, limit: int) -> None:
+        self._trouble, self._limit = trouble, limit
+        self._wake = threading.Condition()
+        self._queue: list[Callable[[Ledger], object]] = []
+        self._bytes = self._put = self._done = 0
+        self._hurry = self._stalled = self._closing = False
+        self._status = "finished"
+        self._sources: list[Callable[[], object]] = []
+        self.seconds = 0.0
+        """CPU time that the thread has taken."""
+        self._thread = threading.Thread(target=self._work, args=(ledger,), name="equipoise-run-writer", daemon=True)
+        self._thread.start()
+
+    @property
+    def waiting_bytes(self) -> int:
+        """How much waits."""
+        return self._bytes
+
+    def put(self, job: Callable[[Ledger], object], size: int = 0) -> bool:
+        """Hand over a job; False if it is left out, as there is no room for its bytes."""
+        with self._wake:
+            if size and not self._room(size):
+                self._trouble.dropped += 1
+                return False
+            self._bytes += size
+            self._queue.append(job)
+            self._put += 1
+            if self._bytes > self._limit // 2:
+                self._now()
+            return True
+
+    def collect(self, source: Callable[[], object]) -> None:
+        """Have the thread call something before every commit, which may put jobs.
+
+        Args:
+            source: what to call.
+        """
+        self._sources.append(source)
+
+    def flush(self, timeout: float) -> bool:
+        """Wait until all that was put is stored."""
+        with self._wake:
+            wanted = self._put
+            self._now()
+            return self._wake.wait_for(lambda: self._done >= wanted, timeout)
+
+    def close(self, status: str, timeout: float) -> None:
+        """Store what waits, and end the thread."""
+        with self._wake:
+            self._status, self._closing = status, True
+            self._wake.notify_all()
+        if threading.current_thread() is self._thread:
+            return  # collected as garbage in the thread itself, which ends by itself
+        self._thread.join(timeout)
+        if self._thread.is_alive():
+            self._trouble.fail(TimeoutError(f"the disk did not answer within {timeout:g} s"))
+
+    def _now(self) -> None:
+        if not self._hurry:
+            self._hurry = True
+            self._wake.notify_all()
+
+    def _fits(self, size: int) -> bool:
+        return not self._bytes or self._bytes + size <= self._limit
+
+    def _room(self, size: int) -> bool:
+        """Wait a little for room; not again until there was some."""
+        if not self._fits(size) and not self._stalled:
+            self._now()
+            if not self._wake.wait_for(lambda: self._fits(size), PATIENCE):
+                self._stalled = True
+                if not self._trouble.dropped:
+                    self._trouble.warn(f"{self._trouble.where}: the disk is slower than training; rows are left out")
+        return self._fits(size)
+
+    def _work(self, ledger: Ledger) -> None:
+        closing = False
+        while not closing:
+            with self._wake:
+                self._wake.wait_for(lambda: self._hurry or self._closing, INTERVAL)
+                closing = self._closing
+            done = self._empty(ledger)
+            for source in self._sources:
+                self._do(source)
+            self._store(ledger, done + self._empty(ledger), closing)
+            self.seconds = time.thread_time()
+
+    def _empty(self, ledger: Ledger) -> int:
+        """Do all jobs that wait; returns how many."""
+        with self._wake:
+            jobs, self._queue = self._queue, []
+            self._bytes, self._hurry, self._stalled = 0, False, False
+            self._wake.notify_all()
+        for job in jobs:
+            self._do(job, ledger)
+        return len(jobs)
+
+    def _do(self, job: Callable[..., object], *args: Ledger) -> None:
+        try:
+            job(*args)
+        except Exception as error:  # a bug of ours must not end the thread: it would look as if all was well
+            log.exception("%s", self._trouble.where)
+            self._trouble.fail(error)
+
+    def _store(self, ledger: Ledger, jobs: int, closing: bool) -> None:
+        """Commit; on failure keep rows for another try while they fit into the buffer."""
+        ledger.note(self._trouble.dropped, self._trouble.failure)
+        try:
+            if closing:
+                ledger.close(self._status)
+            elif jobs or ledger.staged_bytes or time.monotonic() - ledger.committed > BEAT:
+                ledger.commit()
+        except (OSError, sqlite3.Error) as error:
+            self._trouble.fail(error)
+            if closing or ledger.staged_bytes > self._limit:
+                dropped = ledger.drop_rows()
+                with self._wake:
+                    self._trouble.dropped += dropped
+            return
+        with self._wake:
+            self._done = self._put - len(self._queue)
+            self._wake.notify_all()

@@ -1,0 +1,336 @@
+"""Store what is measured, from inside a training loop: never slow it down, never break it."""
+
+from __future__ import annotations
+
+import json
+import os
+import sqlite3
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Self
+
+from numpy.typing import ArrayLike
+
+from equipoise import _check
+from equipoise.finding import Finding
+from equipoise.monitor.store.layout import Layout, Quantity, TensorInfo, to_json
+from equipoise.monitor.store.schema import FOREVER, RunError, checked_path
+from equipoise.monitor.store.staging import Ledger, trouble
+from equipoise.monitor.store.worker import Trouble, Worker, log
+from equipoise.monitor.watch.endings import STATUSES, Ending, status_of
+
+
+class RunWriter:
+    """Writes a run: rows of numbers, records about them, findings. A thread of its own does the work.
+
+    Calls return at once. Nothing raises into training after construction, whatever happens to the disk: rows that
+    cannot be stored are counted, and `findings` says so once. A forked or pickled copy writes nothing.
+
+    Args:
+        path: directory of the run; made if it is not there.
+        meta: what to remember about the run, by name; anything that JSON can hold.
+        tensors: the tensors that are watched.
+        quantities: what is measured of them.
+        layouts: what the numbers of a row mean, one layout for each kind of row.
+        resume: True appends to a run that is there; its rows from the first new step on are superseded. A step instead
+            supersedes the rows after it at once. Where there is no run, one begins.
+        buffer: bytes of rows that may wait for the disk; up to three times as much is held for a moment.
+        strict: raise what goes wrong, for tests.
+        warn: is given what goes wrong in words, once; logging's by default.
+
+    Raises:
+        RunError: there is a run and `resume` is not set, somebody writes it, or it is damaged.
+
+    >>> import tempfile
+    >>> from equipoise.monitor import Column, Run
+    >>> layout = Layout([Column("loss"), Column("norm", "w")])
+    >>> with tempfile.TemporaryDirectory() as directory:
+    ...     with RunWriter(directory, layouts=[layout]) as writer:
+    ...         writer.append(1, [2.5, 0.1])
+    ...     with Run.open(directory) as run:
+    ...         run.series("norm", "w").values
+    array([0.1], dtype=float32)
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        meta: Mapping[str, Any] | None = None,
+        tensors: Sequence[TensorInfo] = (),
+        quantities: Sequence[Quantity] = (),
+        layouts: Sequence[Layout] = (),
+        resume: bool | int = False,
+        buffer: int = 64 << 20,
+        strict: bool = False,
+        warn: Callable[[str], object] = log.warning,
+    ) -> None:
+        self.path = checked_path(path)
+        if self.path.exists() and not self.path.is_dir():
+            raise RunError(f"path = {str(path)!r}: is a file; must be a directory, or the name of one to make")
+        if not isinstance(resume, bool):
+            resume = _check.whole("resume", resume)
+        limit = _check.whole("buffer", buffer, low=1)
+        self._strict = strict
+        self._pid = os.getpid()
+        self._closed = False
+        self._layouts: dict[str, Layout] = {}
+        self._last: dict[str, int] = {}
+        self._floor = -1 if isinstance(resume, bool) else resume
+        self._resumed = False
+        self._trouble = Trouble(self.path, warn=warn)
+        self.refused: Finding | None = None
+        """The first thing that was not stored because it made no sense."""
+        self._worker: Worker | None = None
+        self._ending: Ending | None = None
+        try:
+            ledger = Ledger(self.path, resume)
+        except (OSError, sqlite3.Error) as error:
+            if strict:
+                raise RunError(f"{self.path}: cannot be written ({error})") from None
+            self._trouble.fail(error)
+            return
+        self._resumed = ledger.life.life > 1 and isinstance(resume, bool)
+        self._worker = Worker(ledger, self._trouble, limit)
+        self._ending = Ending(self)
+        self.describe(tensors=tensors, quantities=quantities)
+        for key, value in (meta or {}).items():
+            self.meta(key, value)
+        for layout in layouts:
+            self.layout(layout)
+
+    # What training calls
+
+    def append(
+        self, step: int, row: ArrayLike | Callable[[], Any], *, kind: str = "main", time: float | None = None
+    ) -> None:
+        """Store the numbers of one step.
+
+        Args:
+            step: larger than the last one of this kind; see `rewind`.
+            row: one number for each column of the kind's layout; NaN where nothing was measured. A function that
+                returns them is called by the thread that writes; where it returns None, there is no row.
+            kind: which layout.
+            time: seconds since 1970; now if not given.
+        """
+        if self._hand_over(step, row, kind, time, Ledger.row):
+            self._last[kind] = step
+
+    def draft(self, step: int, row: ArrayLike, *, kind: str = "main") -> None:
+        """Store the numbers of a step that may get more; the next `append` or `draft` of the kind replaces them.
+
+        Args:
+            step: larger than the last one of this kind that was appended.
+            row: as for `append`.
+            kind: which layout.
+        """
+        self._hand_over(step, row, kind, None, Ledger.draft)
+
+    def _hand_over(
+        self,
+        step: int,
+        row: ArrayLike | Callable[[], Any],
+        kind: str,
+        time: float | None,
+        store: Callable[[Ledger, str, int, float, bytes], None],
+    ) -> bool:
+        """Give a row to the thread that writes; whether it is taken."""
+        worker = self._usable()
+        if worker is None:
+            if not self._closed and os.getpid() == self._pid:
+                self._trouble.dropped += 1
+            return False
+        try:
+            layout = self._layouts.get(kind)
+            if layout is None:
+                raise ValueError(f"kind = {kind!r}: must have a layout before its first row; call layout() first")
+            data = row if callable(row) else layout.pack(row)
+            step = self._checked(step, kind)
+            when = _now() if time is None else _check.number("time", time)
+        except (TypeError, ValueError) as error:
+            self.refuse(error)
+            return False
+
+        def job(ledger: Ledger) -> None:
+            made = data() if callable(data) else data
+            if made is not None:
+                store(ledger, kind, step, when, made if isinstance(made, bytes) else layout.pack(made))
+
+        taken = worker.put(job, 8 * len(layout) if callable(data) else len(data))
+        if taken and self._resumed:  # no kind of rows may begin before this, or a step would be there twice
+            self._resumed, self._floor = False, step - 1
+        return taken
+
+    def collect(self, source: Callable[[], object]) -> None:
+        """Have the thread that writes call something before every commit, several times a second.
+
+        Args:
+            source: appends what it has.
+        """
+        worker = self._usable()
+        if worker is not None:
+            worker.collect(source)
+
+    def layout(self, layout: Layout) -> None:
+        """Rows of the layout's kind have these columns from now on. Tensors may come late."""
+        worker = self._usable()
+        if worker is not None:
+            self._layouts[layout.kind] = layout
+            worker.put(lambda ledger: ledger.layout(layout))
+
+    def describe(self, *, tensors: Sequence[TensorInfo] = (), quantities: Sequence[Quantity] = ()) -> None:
+        """Say what tensors and quantities are; a later word on the same name replaces the earlier one."""
+        for tensor in tensors:
+            self._record("tensor", tensor.name, to_json(tensor))
+        for quantity in quantities:
+            self._record("quantity", quantity.name, to_json(quantity))
+
+    def meta(self, key: str, value: Any) -> None:
+        """Remember something about the run; a later word on the same key replaces the earlier one."""
+        self._record("meta", key, value)
+
+    def finding(self, finding: Finding, step: int | None = None) -> None:
+        """Store a finding, and the step that it is about."""
+        self._record("finding", finding.code, finding.to_dict(), step)
+
+    def rewind(self, step: int) -> None:
+        """Training went back to a step, as when a checkpoint is loaded: what was stored after it is superseded."""
+        worker = self._usable()
+        if worker is None:
+            return
+        try:
+            step = _step(step)
+        except ValueError as error:
+            self.refuse(error)
+            return
+        self._last.clear()
+        self._floor = step
+        worker.put(lambda ledger: ledger.rewind(step))
+
+    @property
+    def findings(self) -> list[Finding]:
+        """What went wrong with the writing itself; empty when all is well."""
+        refused = [] if self.refused is None else [self.refused]
+        return trouble(str(self.path), self._trouble.dropped, self._trouble.failure) + refused
+
+    @property
+    def seconds(self) -> float:
+        """CPU time that the thread which writes has taken."""
+        return 0.0 if self._worker is None else self._worker.seconds
+
+    def flush(self, timeout: float = 60.0) -> bool:
+        """Wait until all that was appended is stored; False if it is not within the time, or if nothing is written."""
+        worker = self._usable()
+        done = worker is not None and worker.flush(timeout)
+        self._raise_if_strict()
+        return done
+
+    def close(self, status: str = "finished", timeout: float = 60.0) -> None:
+        """Store what waits, say how the run ended, and let go. More calls do nothing.
+
+        Args:
+            status: "finished", "interrupted" or "crashed".
+            timeout: seconds to wait for the disk.
+        """
+        _check.choice("status", status, STATUSES)
+        if self._closed or os.getpid() != self._pid:
+            return
+        self._closed = True
+        if self._ending is not None:
+            self._ending.over()
+        if self._worker is not None:
+            self._worker.close(status, timeout)
+            self._raise_if_strict()
+
+    def end(self, status: str) -> None:
+        """The process ends, and nobody has closed this; arguments as for `close`."""
+        self.close(status)
+
+    def __del__(self) -> None:
+        if not vars(self).get("_closed", True):
+            self.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        self.close(status_of(error))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # A model that carries hooks must stay copyable, and its copies must not write.
+        return _inert, (str(self.path),)
+
+    def _usable(self) -> Worker | None:
+        """The worker, if this process is the one that writes, and still does."""
+        if os.getpid() != self._pid:
+            return None  # forked: the thread and the lock stayed behind
+        self._raise_if_strict()
+        return None if self._closed else self._worker
+
+    def _raise_if_strict(self) -> None:
+        error = self._trouble.error
+        if self._strict and error is not None:
+            self._trouble.error = None
+            raise RunError(f"{self.path}: cannot be written ({error})") from error
+
+    def _checked(self, step: int, kind: str) -> int:
+        step = _step(step)
+        last = self._last.get(kind, self._floor)
+        if step <= last:
+            raise ValueError(
+                f"step = {step}: must be > {last}, the last one; if training went back, call rewind() first"
+            )
+        return step
+
+    def refuse(self, error: Exception) -> None:
+        """Say once that something is not stored, and note it; if strict, raise it."""
+        if self._strict:
+            raise error
+        if self.refused is None:
+            self.refused = Finding(
+                "row-refused", "warning", str(self.path), str(error),
+                "numbers, rows that fit their layout, steps that increase",
+                "mend the call; more like it is left out silently", "docs/run.md",
+            )  # fmt: skip
+            self._trouble.warn(f"{self.path}: not stored: {error}")
+            self.finding(self.refused)
+
+    def _record(self, kind: str, key: str, value: Any, step: int | None = None) -> None:
+        worker = self._usable()
+        if worker is None:
+            return
+        try:
+            text = json.dumps(value, default=_plain)
+            name = str(key).encode("utf-8", "replace").decode()
+            at = None if step is None else _step(step)
+        except (TypeError, ValueError, RecursionError) as error:
+            self.refuse(ValueError(f"{kind} {key!r}: must be something that JSON can hold ({error})"))
+            return
+        worker.put(lambda ledger: ledger.record(kind, name, text, at))
+
+
+def _now() -> float:
+    return time.time()
+
+
+def _step(value: Any) -> int:
+    step = _check.whole("step", value)
+    if step >= FOREVER:
+        raise ValueError(f"step = {value!r}: must be a whole number < 2^62")
+    return step
+
+
+def _plain(value: Any) -> Any:
+    """Arrays and tensors as numbers, and anything else as its text."""
+    return value.tolist() if hasattr(value, "tolist") else str(value)
+
+
+def _inert(path: str) -> RunWriter:
+    """A writer that does nothing: what a copy of one becomes."""
+    writer = object.__new__(RunWriter)
+    vars(writer).update(
+        path=Path(path), _pid=os.getpid(), _strict=False, _closed=True, _worker=None, _ending=None,
+        _trouble=Trouble(Path(path)), refused=None,
+    )  # fmt: skip
+    return writer

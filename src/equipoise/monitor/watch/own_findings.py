@@ -1,0 +1,81 @@
+"""The findings of watch itself."""
+
+from __future__ import annotations
+
+from equipoise.finding import Finding
+
+
+def update_lost(name: str, step: int, share: float, dtype: str, limit: float) -> Finding:
+    """Low precision swallows most of a step.
+
+    Args:
+        name: of the tensor.
+        step: of the measurement.
+        share: of weights that did not change.
+        dtype: of the weights.
+        limit: the share that is usual.
+    """
+    return Finding(
+        "update-lost",
+        "warning",
+        name,
+        f"step {step} left {share:.0%} of the {dtype.removeprefix('torch.')} weights as they were",
+        f"at most {limit:.0%}",
+        "keep float32 weights (autocast computes in low precision), or use an optimizer with a float32 copy",
+        "docs/watch.md",
+    )
+
+
+def watch_failed(step: int, error: Exception, limit: int) -> Finding:
+    """Something went wrong inside watch.
+
+    Args:
+        step: at which.
+        error: what.
+        limit: after how many failures watch gives up.
+    """
+    return Finding(
+        "watch-failed",
+        "warning",
+        f"step {step}",
+        f"{type(error).__name__}: {error}",
+        "measurements that work",
+        f"training is not touched; after {limit} failures nothing more is measured",
+        "docs/watch.md",
+    )
+
+
+def sink_failed(name: str, error: Exception) -> Finding:
+    """A sink is off from now on.
+
+    Args:
+        name: of the sink.
+        error: what went wrong.
+    """
+    return Finding(
+        "sink-failed",
+        "warning",
+        f"sink {name}",
+        f"{type(error).__name__}: {error}",
+        "a sink that takes what it is sent",
+        "the run itself has everything; mend the sink before the next run",
+        "docs/send.md",
+    )
+
+
+def other_parameters(others: int, count: int) -> Finding:
+    """Some of the optimizer's parameters are not the model's.
+
+    Args:
+        others: how many.
+        count: of how many.
+    """
+    return Finding(
+        "other-parameters",
+        "warning",
+        "optimizer",
+        f"{others} of the optimizer's {count} parameters are not the model's",
+        "an optimizer of the model's parameters",
+        "they are watched without names; give watch a module that holds all, as torch.nn.ModuleList([model, loss])",
+        "docs/watch.md",
+    )

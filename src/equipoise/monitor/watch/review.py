@@ -1,0 +1,96 @@
+"""Look at a run while it is written, in a thread of its own, and once more at its end."""
+
+from __future__ import annotations
+
+import threading
+import time
+from pathlib import Path
+
+from equipoise._malloc import give_back
+from equipoise.finding import Finding
+from equipoise.monitor.diagnose.diagnosis import review
+from equipoise.monitor.store.run import Run
+from equipoise.monitor.store.schema import RunError
+
+FIRST = 32
+"""Measured steps before the first look; the next ones come when twice as many have been measured."""
+
+USUAL = 2e-3
+"""Seconds of the processor that a look takes for each tensor, until one has been timed."""
+
+
+class Reviewing:
+    """Reviews a run now and then: seldom enough to cost little.
+
+    Args:
+        path: directory of the run; None reviews nothing.
+        overhead: share of the training time that reviews may take.
+    """
+
+    def __init__(self, path: Path | None, overhead: float) -> None:
+        self._path, self._overhead = path, overhead
+        self._rows, self._next = 0, FIRST
+        self._thread: threading.Thread | None = None
+        self._found: list[Finding] = []
+        self._error: Exception | None = None
+        self._cost: float | None = None
+        self._spent = 0.0
+        self._lock = threading.Lock()
+
+    def measured(self, trained: float, tensors: int) -> None:
+        """A step was measured: it may be time for a look.
+
+        Args:
+            trained: seconds of training so far.
+            tensors: how many there are.
+        """
+        self._rows += 1
+        cost = USUAL * tensors if self._cost is None else self._cost
+        busy = self._thread is not None and self._thread.is_alive()
+        if self._path is None or self._rows < self._next or busy or cost > self._overhead * trained:
+            return
+        self._next = 2 * self._rows
+        self._thread = threading.Thread(target=self._look, name="equipoise-review", daemon=True)
+        self._thread.start()
+
+    def take(self) -> tuple[list[Finding], float]:
+        """What was found since the last call, and the seconds of the processor that it took.
+
+        Raises:
+            Exception: what went wrong while looking.
+        """
+        with self._lock:
+            found, self._found = self._found, []
+            spent, self._spent = self._spent, 0.0
+            error, self._error = self._error, None
+        if error is not None:
+            self._path = None  # it would fail again
+            raise error
+        return found, spent
+
+    def finish(self) -> list[Finding]:
+        """Look once more, at the whole run; what was found."""
+        if self._thread is not None:
+            self._thread.join()
+        if self._path is not None:
+            self._look(ended=True)
+        return self.take()[0]
+
+    def _look(self, ended: bool = False) -> None:
+        start = time.thread_time()
+        found: list[Finding] = []
+        error: Exception | None = None
+        assert self._path is not None
+        try:
+            with Run.open(self._path) as run:
+                found = review(run, ended)
+        except RunError:  # nothing can be read, as on a full disk: the writer says so itself
+            pass
+        except Exception as caught:
+            error = caught
+        give_back()  # of a long run tens of MB
+        with self._lock:
+            self._found += found
+            self._error = error
+            self._cost = time.thread_time() - start
+            self._spent += self._cost

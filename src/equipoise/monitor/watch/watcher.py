@@ -1,0 +1,446 @@
+"""Attach to any training loop and store what every layer does: `watch`."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, Self
+
+import torch
+from torch import Tensor
+
+from equipoise import _check
+from equipoise.finding import Finding
+from equipoise.monitor.measure import quantities, singular_values
+from equipoise.monitor.measure.measurer import Measuring, TogetherError
+from equipoise.monitor.measure.tensors import Watched
+from equipoise.monitor.runs.recorded import START
+from equipoise.monitor.sinks import Sink, sending
+from equipoise.monitor.store.schedule_changes import Knots
+from equipoise.monitor.store.schema import checked_path
+from equipoise.monitor.store.writer import RunWriter
+from equipoise.monitor.watch.backlog import Backlog
+from equipoise.monitor.watch.cadence import Cadence
+from equipoise.monitor.watch.endings import STATUSES, Ending, status_of
+from equipoise.monitor.watch.faults import Faults
+from equipoise.monitor.watch.finite import FiniteWatch
+from equipoise.monitor.watch.logged import Logged, named, whole
+from equipoise.monitor.watch.messages import Voice
+from equipoise.monitor.watch.ranks import rank_of, same_everywhere
+from equipoise.monitor.watch.registry import Owners, cheap, groups_in, has_closure
+from equipoise.monitor.watch.resume import earlier
+from equipoise.monitor.watch.review import Reviewing
+from equipoise.optim.dynamics_of import group_state
+from equipoise.planner.live import judge_optimizers
+from equipoise.planner.setting import told
+
+
+def watch(
+    model: torch.nn.Module | None,
+    optimizer: Any,
+    path: str | os.PathLike[str],
+    *,
+    every: int | None = None,
+    overhead: float = 0.01,
+    steps: int | None = None,
+    neurons: int = 2,
+    spectra: int | None = None,
+    resume: bool | int = False,
+    finetune: bool | None = None,
+    meta: Mapping[str, Any] | None = None,
+    sinks: Sequence[Sink | str] = (),
+    diagnose: bool = True,
+    quiet: bool = False,
+    strict: bool = False,
+) -> Watch:
+    """Measure what every step does to every layer, and store it as a run.
+
+    Nothing about training changes, to the last bit. On measured steps one copy of the parameters is held.
+
+    Args:
+        model: names the parameters; may be compiled, or wrapped by DDP or FSDP2. None: they are called by number.
+        optimizer: any torch optimizer, or accelerate's; or a list of them, as Muon for matrices and AdamW for the rest.
+        path: directory of the run.
+        every: measure each k-th step, and the first. Default: enough to see the whole run, however short its steps
+            (some 30 of 400), then as many as `overhead` pays for.
+        overhead: share of the training time that watching may take; where `every` is given, that spectra may take.
+            Short runs take up to 5 %, so that they are seen to their end.
+        steps: the last step of the run, if it is known: it is measured, and the one before. Without it the last
+            measured step is near the end.
+        neurons: how many neurons of each tensor to follow one by one; 0 leaves out quantiles over neurons, too.
+        spectra: measure singular values at each k-th measured step; 0 never. Default: tensors in turn, as many as
+            `overhead` pays for.
+        resume: go on with a run that is there: True from its last step, a number from that step.
+        finetune: whether the weights were trained before: findings then speak of how far they are from where they
+            began, and not of equilibrium. Default: told by the weights, as `eq.plan` does, and noted in the run.
+        meta: what to remember about the run, anything that JSON can hold.
+        sinks: where to send a summary as well: "tensorboard", "wandb", "mlflow", "trackio", "logging", or objects as
+            in `equipoise.monitor.sinks`.
+        diagnose: look for what is wrong, now and then and at the end, and note it as findings.
+        quiet: say nothing. Default: warnings and errors are logged by "equipoise", and how the run ended; in a terminal
+            they are printed where logging does not show them.
+        strict: raise what goes wrong instead of noting it, for tests.
+
+    Returns:
+        A `Watch`, to be closed, or used as a context.
+
+    >>> import tempfile
+    >>> from equipoise.monitor import Run
+    >>> model = torch.nn.Linear(4, 3)
+    >>> optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
+    >>> with tempfile.TemporaryDirectory() as directory:
+    ...     with watch(model, optimizer, directory, every=1) as seen:
+    ...         for _ in range(3):
+    ...             loss = model(torch.ones(2, 4)).square().mean()
+    ...             loss.backward()
+    ...             optimizer.step()
+    ...             seen.log(loss=loss)
+    ...     with Run.open(directory) as run:
+    ...         len(run.series("rotation", "weight"))
+    3
+    """
+    return Watch(
+        model, optimizer, path, every, overhead, steps, neurons, spectra, resume, finetune, meta, sinks, diagnose,
+        quiet, strict,
+    )  # fmt: skip
+
+
+class Watch:
+    """An attached watch; made by `watch`, which explains its arguments."""
+
+    def __init__(
+        self, model: torch.nn.Module | None, optimizer: Any, path: str | os.PathLike[str], every: int | None,
+        overhead: float, steps: int | None, neurons: int, spectra: int | None, resume: bool | int,
+        finetune: bool | None, meta: Mapping[str, Any] | None, sinks: Sequence[Sink | str], diagnose: bool,
+        quiet: bool, strict: bool,
+    ) -> None:  # fmt: skip
+        if model is not None and not isinstance(model, torch.nn.Module):
+            raise ValueError(f"model = {model!r}: must be a torch.nn.Module, or None")
+        place = checked_path(path)
+        if not isinstance(resume, bool):
+            resume = _check.whole("resume", resume)
+        told(finetune)
+        sinks = sending.checked(sinks)
+        owners = self._owners = Owners(optimizer)
+        owners.check(model)
+        rank, _ = rank_of()
+        last, norms = (0, {}) if resume is False else earlier(path)
+        self.step = last if resume is True else int(resume)
+        """Number of the last step that was taken, or is being taken."""
+        if owners.sharded:
+            self.step = same_everywhere(self.step)
+        self._began = self.step
+        self._cadence = Cadence(every, overhead, self.step, steps)
+        spectra = None if spectra is None else _check.whole("spectra", spectra)
+        neurons = _check.whole("neurons", neurons)
+        self._measuring = Measuring(model, owners, neurons, spectra, self._cadence, rank == 0, norms)
+        self._voice = Voice(path, rank == 0 and not quiet, sending.logger_of(sinks))
+        self._faults = Faults(strict, self._voice)
+        self._sending = sending.Sending(
+            sinks if rank == 0 else (), path, self.step, resume is not False, self._note, strict
+        )
+        self._writer: RunWriter | None = None
+        if rank == 0:
+            described = [*quantities.GLOBAL, *quantities.PER_TENSOR, *singular_values.QUANTITIES]
+            self._writer = RunWriter(
+                path, meta={"optimizer": owners.name, "torch": torch.__version__} | dict(meta or {}),
+                quantities=described, resume=resume, strict=strict, warn=self._voice.warn,
+            )  # fmt: skip
+        self._faults.tell(self._writer, self._sending)
+        others = owners.others(model)
+        if others is not None:
+            self._note(others)
+        if self.step == 0 or finetune is not None:  # else the run goes on as what it was taken for
+            self._try(self._judge, model, finetune)
+        self._sending.open(self._writer)
+        self._logged = Logged(self._writer, self.step + 1 if self.step else 0)
+        self._knots = Knots(self._writer)
+        self._backlog = Backlog(owners)
+        self._finite = FiniteWatch(owners) if diagnose and self._writer is not None else None
+        self._reviewing = Reviewing(place if diagnose and self._writer is not None else None, overhead)
+        self._closed = False
+        self._ending = Ending(self)
+        self._handles: list[Any] = []
+        for k, one in enumerate(owners.each):
+            before, after = partial(self._before, k), partial(self._after, k)
+            self._handles.append(one.register_step_pre_hook(torch.compiler.disable(before)))
+            self._handles.append(one.register_step_post_hook(torch.compiler.disable(after)))
+
+    # What a user calls
+
+    def log(self, numbers: Mapping[str, float | Tensor] | None = None, /, **more: float | Tensor) -> None:
+        """Store numbers such as the loss with the last step; call it after `optimizer.step()`.
+
+        `log(loss=loss)`, `log({"loss": loss})`, or both. A tensor is moved off its device beside training, so that
+        nothing waits for it.
+
+        Args:
+            numbers: by name: a number, or a tensor with one element.
+            more: the same, as keywords.
+        """
+        given = named(numbers, more)
+        if self._closed:
+            return
+        self._ending.went_on()
+        try:
+            whole_ones = {name: whole(value) for name, value in given.items()}  # all processes must take part in this
+            self._logged.add(self.step, whole_ones)
+        except Exception as error:
+            self._fail(error)
+
+    def close(self, status: str | None = None) -> None:
+        """Store what waits, say how the run ended, and let go of the optimizer. More calls do nothing.
+
+        A watch that nobody closes is closed when the program ends, or when it is collected as garbage.
+
+        Args:
+            status: "finished", "interrupted" or "crashed". Default: by the exception that is on its way, as in a
+                `finally` or `except`; "finished" where there is none.
+        """
+        if status is not None:
+            _check.choice("status", status, STATUSES)
+        if not self._closed and self._ending.here:
+            self._close(self._ending.status() if status is None else status, alone=False)
+
+    def end(self, status: str) -> None:
+        """The process ends, and nobody has closed this; arguments as for `close`."""
+        self._close(status, alone=True)
+
+    def __del__(self) -> None:
+        if not vars(self).get("_closed", True) and self._ending.here:
+            self._close(self._ending.status(), alone=True)
+
+    def _close(self, status: str, alone: bool) -> None:
+        """Close; alone where other processes may be somewhere else, so that nothing may wait for them."""
+        self._ending.over()
+        for handle in self._handles:
+            handle.remove()
+        if alone or status != "finished":
+            self._measuring.abandon()
+        try:
+            self._catch_up()
+            self._send()
+            self._finish()
+            self._measure_last()
+            self._logged.flush()
+            self._knots.flush()
+            if self._writer is not None:
+                self._writer.flush()
+            self._finish()
+            if self._finite is not None:
+                self._look(self._finite.last, self.step)
+            self._say(self._reviewing.finish())
+        except Exception as error:
+            self._fail(error)
+        finally:
+            self._closed = True
+            self._measuring.frame.release()
+            try:
+                self._sending.close(status, self._logged)
+            finally:
+                if self._writer is not None:
+                    self._writer.close(status)
+                    self._voice.end(status, self._began, self.step, self.findings, self._share)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        self.close(status_of(error))
+
+    @property
+    def findings(self) -> list[Finding]:
+        """What went wrong with the watching itself, and what it saw that should be known at once."""
+        refused = None if self._writer is None else self._writer.refused
+        return self._faults.findings if refused is None else [*self._faults.findings, refused]
+
+    @property
+    def share(self) -> float:
+        """The time that watching took so far, as a share of training's."""
+        self._try(self._catch_up)
+        return self._cadence.share
+
+    @property
+    def _share(self) -> float:
+        """As `share`, where nothing was asked for that costs more."""
+        return self._cadence.share if self._cadence.every is None else 0.0
+
+    # Hooks
+
+    def _before(self, owner: int, optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        start = time.perf_counter()
+        self._ending.went_on()
+        try:
+            new = self._owners.begins(owner)
+            if new and self._finite is not None and self._finite.due(self.step + 1):
+                self._look(self._finite.look, self.step + 1)
+            if self._idle and not (new and self._due(self.step + 1)):
+                self.step += new
+                self._keep(owner, new, has_closure(args, kwargs))
+                if self._backlog.add(self.step, owner, new, start):
+                    self._catch_up()
+                self._cadence.also(time.perf_counter() - start)
+                return
+            with torch.no_grad():
+                self._begin(owner, new, start, has_closure(args, kwargs))
+        except Exception as error:
+            self._fail(error)
+        self._count(start)
+
+    def _after(self, owner: int, optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if self._measuring.open is None:
+            self._measuring.stepped(owner)
+            return
+        start = time.perf_counter()
+        with torch.no_grad():
+            self._try(self._measuring.after, owner, self._keeps)
+            self._count(start)
+            if self._owners.complete:
+                self._send()
+
+    def _keep(self, owner: int, new: bool, closure: bool) -> None:
+        """Keep what the step needs to be measured afterwards, where that costs next to nothing."""
+        if self._cadence.keeps and self._measuring.can_keep and not self._faults.count and self._measuring.takes_part:
+            start = time.perf_counter()
+            with torch.no_grad():
+                self._measuring.keep(owner, new, closure)
+            self._cadence.kept(time.perf_counter() - start)
+        elif new:
+            self._measuring.forget()
+
+    @torch.no_grad()
+    def _measure_last(self) -> None:
+        """Measure the last step from what was kept of it."""
+        self._measuring.last(self.step)
+        self._send()
+        self._finish()
+
+    def _judge(self, model: torch.nn.Module | None, finetune: bool | None) -> None:
+        """Note whether the run is fine-tuning, before the first step."""
+        if self._writer is not None:
+            verdict = judge_optimizers(model, self._owners.each, finetune)
+            said = {"said": verdict.said} if verdict.finetune else {}
+            self._writer.meta(START, {"finetune": verdict.finetune, "frozen": verdict.frozen} | said)
+
+    @property
+    def _idle(self) -> bool:
+        """Whether there is nothing to do of the steps before."""
+        return not (self._measuring.busy or self._sending.busy or self._faults.late)
+
+    def _look(self, look: Callable[[int, list[Watched]], Finding | None], step: int) -> None:
+        """Look for what is not finite, until something is found."""
+        found = look(step, self._measuring.frame.tensors)
+        if found is not None:
+            self._finite = None
+            self._say([found], step)
+
+    def _due(self, step: int) -> bool:
+        return self._cadence.due(step) and not self._faults.too_many and self._measuring.takes_part
+
+    def _begin(self, owner: int, new: bool, start: float, closure: bool) -> None:
+        """An optimizer is about to step, in a step that is measured or is the first after one."""
+        self._catch_up()
+        measuring, owners = self._measuring, self._owners
+        due = self._new_step(start) if new else measuring.open is not None
+        optimizer = owners.each[owner]
+        groups = [group_state(optimizer, g) for g in groups_in(optimizer)] if due or cheap(optimizer) else []
+        first, total = owners.groups_of(owner).start, len(owners.param_groups)
+        measuring.count(owner, groups, first, total)
+        self._knots.take(self.step, first, groups, total)
+        if due and new:
+            measuring.begin(self._cadence.measures(self.step), self._writer)
+        if due:
+            measuring.before(owner, closure, groups)
+
+    def _catch_up(self) -> None:
+        """Take in the steps that were not measured."""
+        kept = self._backlog.take()
+        if not kept:
+            return
+        for passed in kept:
+            if passed.new:
+                self._cadence.begins(passed.start)
+            optimizer = self._owners.each[passed.owner]
+            groups = [group_state(optimizer, g) for g in passed.groups or ()]
+            self._measuring.count(passed.owner, groups, passed.first, passed.total)
+            self._knots.take(passed.step, passed.first, groups, passed.total)
+        self._sending.go(self._logged)
+        self._cadence.also(self._sending.take_seconds())
+
+    def _new_step(self, start: float) -> bool:
+        """End the step before, and begin the next; whether it is measured."""
+        self._cadence.begins(start)
+        self._send()  # where not all optimizers stepped
+        self.step += 1
+        self._finish()
+        self._sending.go(self._logged)
+        self._cadence.also(self._sending.take_seconds())
+        return self._due(self.step)
+
+    def _send(self) -> None:
+        """Send the step that is being measured on its way."""
+        step, start = self._measuring.open, time.perf_counter()
+        if step is None:
+            return
+        self._try(self._measuring.send, self._keeps)
+        sent = time.perf_counter()
+        self._cadence.watched_for(step.seconds + self._cadence.spent(sent - start), step.spectral)
+        if self._measuring.ready:  # on a device the numbers come during the next step
+            self._try(self._finish)
+            self._count(sent)
+
+    @property
+    def _keeps(self) -> bool:
+        """Whether the memory of a step is kept: the next one needs it again, or it is little."""
+        return (self._cadence.every == 1 or self._measuring.frame.little) and self._faults.count == 0
+
+    def _count(self, start: float) -> None:
+        """Count the time since then as watching's own."""
+        seconds = self._cadence.spent(time.perf_counter() - start)
+        step = self._measuring.open
+        if step is not None:
+            step.seconds += seconds
+        else:
+            self._cadence.also(seconds)
+
+    def _finish(self) -> None:
+        """Store the step whose numbers wait."""
+        for error in self._faults.came_late():
+            self._fail(error)
+        arrived = self._measuring.receive(self._writer)
+        if arrived is None:
+            return
+        if arrived.failed and arrived.frame.sharded:  # counted by all processes alike, so that all give up together
+            self._faults.together(arrived.number)
+        if arrived.failed or self._writer is None:
+            return
+        self._cadence.beside(self._writer.seconds)
+        self._writer.append(arrived.number, self._faults.later(lambda: arrived.row))
+        self._sending.hold(arrived)
+        self._reviewing.measured(self._cadence.trained, len(arrived.frame.tensors))
+        found, seconds = self._reviewing.take()
+        self._say(found)
+        self._cadence.also(seconds)
+        self._faults.note_once("update-lost", lambda: arrived.update_lost, self.step)
+
+    def _say(self, found: list[Finding], step: int | None = None) -> None:
+        """Note findings whose code is new: a run's worst layer may change, its story does not."""
+        for finding in found:
+            if not self._faults.noted(finding.code):
+                self._faults.note(finding, self.step if step is None else step)
+
+    def _note(self, finding: Finding, error: Exception | None = None) -> None:
+        self._faults.note(finding, self.step, error)
+
+    def _try(self, job: Callable[..., object], *args: Any) -> None:
+        try:
+            job(*args)
+        except Exception as error:
+            self._fail(error)
+
+    def _fail(self, error: Exception) -> None:
+        self._faults.fail(error, self.step)
+        if self._measuring.failed() or isinstance(error, TogetherError):
+            self._faults.count += 1

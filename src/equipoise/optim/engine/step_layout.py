@@ -1,0 +1,325 @@
+"""How the parameters of a step are laid out: large ones by themselves, small ones in packs; compiled or eagerly."""
+
+# pyright: reportPrivateImportUsage=false
+# (torch exports its foreach functions under private names alone)
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from equipoise.optim.engine.chunks import Chunks
+from equipoise.optim.engine.clock import Clock, count_of, value_of
+from equipoise.optim.engine.compiled import SWITCHES, Kind, kernel, ones, scalar, warn
+from equipoise.optim.engine.packs import Batch, Pack, Plan, kernel_layout, kinds_of_step, laid, lies, local
+from equipoise.optim.engine.rate import hollow, sent
+from equipoise.optim.moves import Constrain, Move, Piece, direction, directions, step_numbers, turns
+from equipoise.optim.rules import Rule
+from equipoise.optim.sphere import RowMove
+
+SMALL = 2**16
+"""Parameters of fewer weights are packed: a call would cost more than their step."""
+PACKED = ("flat", "neuron", "whole")
+"""Kinds of rows that packs may have: elements, neurons, and tensors of one size that are a row each."""
+PACK = 2**20
+"""Weights in a pack at most: room for 4 MB each of weights and of gradients is kept for that."""
+CHURN = 16
+"""So many times packs may be made anew because other parameters have gradients; then there are none."""
+AUTO_WEIGHTS, AUTO_STEP = 2**22, 10
+"""`compile=None` compiles groups of so many weights, from this step on: where the seconds that it takes come back."""
+
+
+def wanted(group: dict[str, Any], t: int) -> bool:
+    """Whether a group's step shall be compiled: as it says, or if it is large and not on its first steps."""
+    asked = group.get("compile")
+    if asked is None:
+        return t >= AUTO_STEP and sum(p.numel() for p in group["params"]) >= AUTO_WEIGHTS
+    return bool(asked)
+
+
+class Fast:
+    """The steps of one optimizer that are not taken tensor by tensor: compiled ones, and rows of packs."""
+
+    def __init__(self, rule: Rule, move: Move):
+        self.rule, self.move = rule, move
+        self._same = tuple(_identity(x) for x in (rule, move))
+        self._churn = 0
+        self._plans: dict[tuple[Any, ...], Plan] = {}
+        self._desk: dict[tuple[Any, ...], Tensor] = {}
+        self._clock = Clock("row_step")
+
+    def step(
+        self, pieces: list[Piece], grads: list[Tensor], t: int, group: dict[str, Any]
+    ) -> tuple[list[Piece], list[Tensor]]:
+        """Take the step of those parameters that can be compiled, or packed; return the others and their gradients.
+
+        What is not compiled is packed where it moves by rows: some thirty operations a step, which for small tensors
+        cost much more than their arithmetic.
+        """
+        compiled = wanted(group, t) and not hollow(pieces[0].w)
+        if not compiled and group["foreach"] is False:
+            return pieces, grads
+        if not (self.rule.compiles and self.move.compiles) or (t == 1 and self.rule.starts(group)):
+            return pieces, grads
+        turning = isinstance(self.move, RowMove) and any(turns(piece.w, group) for piece in pieces)
+        if turning and self.move.numbers(self.rule, t, 1, group, ()) is None:  # type: ignore[attr-defined]
+            return pieces, grads  # the weights stay, to the bit, and nothing is begun
+        if not compiled:
+            others = [i for i, piece in enumerate(pieces) if not self._chunked(piece, grads[i], t, group)]
+            pieces, grads = [pieces[i] for i in others], [grads[i] for i in others]
+            if not pieces or not isinstance(self.move, RowMove):
+                return pieces, grads
+        left: list[int] = []
+        for batch in self._plan(pieces, grads, group).batches:
+            if batch.rows is None:
+                left += batch.members
+            elif not compiled or not self._run(batch, pieces, grads, t, group):
+                left += self._packed(batch, pieces, grads, t, group)
+        left.sort()
+        return [pieces[i] for i in left], [grads[i] for i in left]
+
+    def _chunked(self, piece: Piece, grad: Tensor, t: int, group: dict[str, Any]) -> bool:
+        """Step a large parameter eagerly, chunk by chunk, if it lies on the CPU and can be; whether it was."""
+        w, state, move = piece.w, piece.state, self.move
+        if w.numel() < SMALL or w.device.type != "cpu" or hasattr(w, "placements") or hollow(w):
+            return False
+        rows = self._rows(w, group)
+        known = rows in ("flat", "neuron", "tensor") and not self.rule.by_rows
+        if rows is None or not known or not lies(piece, grad, rows, self.rule.state):
+            return False
+        layout = kernel_layout(w, rows if rows == "neuron" else "flat")
+        grad = grad if grad.stride() == w.stride() else torch.empty_like(w, dtype=grad.dtype).copy_(grad)
+        w_, g_, chunks = laid(w, layout), laid(grad, layout), Chunks(self.rule, move, t, group)
+        averages = [laid(state[name], layout) for name in self.rule.state]
+        if rows == "flat":
+            chunks.flat(w_, g_, averages, self._plain_numbers(group))
+            if isinstance(move, Constrain):
+                move.hold(piece, t, group)
+            return True
+        assert isinstance(move, RowMove)
+        move.start(piece, group)
+        steps = move.steps(state)
+        numbers = move.numbers(self.rule, t, steps, group, ())
+        assert numbers is not None
+        columns = [state[name] for name in move.columns]
+        if rows == "neuron":
+            chunks.neurons(w_, g_, averages, columns, numbers)
+        else:
+            desk = self._room("d", w.numel(), w.dtype, w.device)
+            chunks.whole(w_, g_, averages, columns, numbers, desk)
+        state["row_step"] = count_of(steps)
+        return True
+
+    def _plain_numbers(self, group: dict[str, Any]) -> dict[str, Any]:
+        """The numbers of a plain step; a constraint takes the place of decay."""
+        return step_numbers(group) | ({"left": 1.0} if isinstance(self.move, Constrain) else {})
+
+    def _room(self, name: str, size: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+        """Memory to work in, kept from step to step."""
+        key = (name, dtype, device)
+        if key not in self._desk or self._desk[key].numel() < size:
+            self._desk[key] = torch.empty(size, dtype=dtype, device=device)
+        return self._desk[key]
+
+    def _plan(self, pieces: list[Piece], grads: list[Tensor], group: dict[str, Any]) -> Plan:
+        """Who goes where: made once, and again when parameters, states or options are others than then."""
+        options = tuple(group.get(name) for name in ("granularity", "rotate", "reference"))
+        key = (id(group), *options, group.get("speeds") is None, *map(id, [piece.w for piece in pieces]))
+        plan = self._plans.get(key)
+        if plan is None or not plan.holds(pieces, grads, self._clock):
+            self._leave({id(piece.w) for piece in pieces})
+            plan = self._plans[key] = self._sorted(pieces, grads, group)
+        return plan
+
+    def _leave(self, weights: set[int]) -> None:
+        """Give up the plans of these weights: their states move out of the packs, which would stay for each of them."""
+        for key, plan in list(self._plans.items()):
+            if weights & {id(w) for w in plan.weights}:
+                del self._plans[key]
+                self._churn += 1
+                for batch in plan.batches:
+                    for pack in batch.packs:
+                        pack.leave()
+
+    def _packed(
+        self, batch: Batch, pieces: list[Piece], grads: list[Tensor], t: int, group: dict[str, Any]
+    ) -> list[int]:
+        """Step the packs of a batch eagerly, if they move by rows; return the members that are left."""
+        move = self.move
+        if not isinstance(move, RowMove) or not batch.columns or not batch.packs:
+            return batch.members
+        own = group | {"granularity": "neuron"}
+        numbers = move.numbers(self.rule, t, move.steps(pieces[batch.members[0]].state), group, ())
+        if numbers is None:
+            return batch.members
+        for pack in batch.packs:
+            pack.fill(pieces, grads)
+            g = move.prepare(pack.g.to(pack.w.dtype), pack.w, own)
+            u = direction(g, pack.w, tuple(pack.averages), rule=self.rule, t=t, group=own)
+            columns, _ = move.rows(pack.w, directions(u, 1)[0], tuple(pack.columns), numbers, own, pack.w)
+            torch._foreach_copy_(pack.columns, list(columns))
+            pack.empty(pieces)
+        self._clock.tick([pieces[i].state for i in batch.members])
+        return []
+
+    def _sorted(self, pieces: list[Piece], grads: list[Tensor], group: dict[str, Any]) -> Plan:
+        sorts: dict[tuple[Any, ...], list[int]] = {}
+        labels = [self._rows(piece.w, group) for piece in pieces]
+        sizes = Counter(piece.w.numel() for piece, rows in zip(pieces, labels, strict=True) if rows == "whole")
+        for i, (piece, g) in enumerate(zip(pieces, grads, strict=True)):
+            rows = labels[i]
+            if rows == "whole" and sizes[piece.w.numel()] < 2:  # nothing to be packed with
+                rows = "tensor"
+            if rows is None or not lies(piece, g, rows, self.rule.state):
+                sorts.setdefault((None,), []).append(i)
+                continue
+            if rows != "flat" and isinstance(self.move, RowMove):
+                self.move.start(piece, group)
+            tracked = rows != "flat" and isinstance(self.move, RowMove)
+            steps = value_of(piece.state["row_step"]) if tracked else None
+            small = piece.w.numel() < SMALL and rows in PACKED and not hasattr(piece.w, "placements")
+            packs = small and self._churn <= CHURN
+            sorts.setdefault((rows, packs, steps, piece.w.dtype, g.dtype, g.device), []).append(i)
+        return Plan(
+            [piece.w for piece in pieces],
+            kinds_of_step(pieces, grads),
+            [self._batch(key[0], len(key) > 1 and key[1], members, pieces, grads) for key, members in sorts.items()],
+        )
+
+    def _batch(
+        self, rows: str | None, packs: bool, members: list[int], pieces: list[Piece], grads: list[Tensor]
+    ) -> Batch:
+        """Members by themselves, or in packs, rows of one length in each."""
+        tracked = rows not in (None, "flat") and isinstance(self.move, RowMove)
+        columns = self.move.columns if tracked and isinstance(self.move, RowMove) else ()
+        batch = Batch(rows, members, self.rule.state, columns, [], [])
+        if not packs or len(members) == 1:
+            batch.alone.extend(members)
+            return batch
+        widths: dict[int, list[list[int]]] = {}
+        for i in members:
+            w = pieces[i].w
+            width = 1 if rows == "flat" else w.numel() if rows == "whole" else w.numel() // w.shape[0]
+            chunks = widths.setdefault(width, [[]])
+            if sum(pieces[k].w.numel() for k in chunks[-1]) + w.numel() > PACK:
+                chunks.append([])
+            chunks[-1].append(i)
+        for width, chunks in widths.items():
+            if len(chunks) > 1 and len(chunks[-1]) == 1:  # a kernel takes two rows or more
+                last = chunks.pop()
+                chunks[-1] += last
+            for chunk in chunks:
+                desk = self._workspace(pieces[chunk[0]].w, grads[chunk[0]].dtype)
+                batch.packs.append(Pack(chunk, pieces, width, rows == "flat", desk, self.rule.state, batch.columns))
+        return batch
+
+    def _workspace(self, w: Tensor, low: torch.dtype) -> tuple[Tensor, Tensor]:
+        """Room for the weights and the gradients of a pack, the same for all packs."""
+        w_, g_ = (self._room(name, PACK + SMALL, kind, w.device) for name, kind in (("w", w.dtype), ("g", low)))
+        return w_, g_
+
+    def _rows(self, w: Tensor, group: dict[str, Any]) -> str | None:
+        """What a row of a parameter is to a kernel; None where there is no kernel for it."""
+        parts = group.get("granularity")
+        if self.rule.by_rows:
+            if isinstance(self.move, RowMove) or w.ndim == 0:
+                return None
+            return "single" if parts == "tensor" or w.shape[0] == 1 else "neuron" if parts == "neuron" else None
+        if not isinstance(self.move, RowMove) or not turns(w, group):
+            return "flat"
+        if group.get("reference") == "paper" or group.get("speeds") is not None or w.ndim < 2:
+            return None
+        if w.shape[0] < 2 or w.numel() < 2 * w.shape[0]:
+            return None
+        if group.get("center") and parts != "neuron":
+            return None
+        if parts == "tensor":
+            return "whole" if w.numel() < SMALL and not hasattr(w, "placements") else parts
+        if parts == "neuron":
+            return parts
+        parts = int(parts or 1)
+        return "part" if 1 < parts <= w.shape[0] and w.shape[0] % parts == 0 else None
+
+    def _run(self, batch: Batch, pieces: list[Piece], grads: list[Tensor], t: int, group: dict[str, Any]) -> bool:
+        """Run the kernel of that kind on all members, the small ones packed; False if there is none."""
+        move, rows = self.move, batch.rows
+        assert rows is not None
+        first = batch.members[0]
+        mine: dict[str, Any] | None = self._plain_numbers(group)
+        sized = move.sized if batch.columns and isinstance(move, RowMove) else None
+        if batch.columns:
+            assert isinstance(move, RowMove)
+            mine = move.numbers(self.rule, t, move.steps(pieces[first].state), group, ())
+            if mine is None:  # the weights stay where they are, to the bit
+                return False
+        given = mine
+        numbers = {f"rule.{k}": v for k, v in self.rule.numbers(t, group).items()}
+        numbers |= {f"move.{k}": v for k, v in given.items()} | {"l2": float(group["l2"])}
+        kind = Kind(
+            rule=self.rule,
+            move=move,
+            switches=tuple((name, group[name]) for name in SWITCHES if name in group),
+            l2=bool(group["l2"]),
+            rows="neuron" if rows == "whole" else rows,
+            numbers=tuple(numbers),
+            dtypes=(pieces[first].w.dtype, grads[first].dtype),
+            device=grads[first].device,
+            same=self._same,
+        )
+        if not all(isinstance(value, int | float | Tensor) for value in numbers.values()):
+            warn(str(kind), "its numbers must be numbers", bool(group.get("compile")))
+            return False
+        run = kernel(kind, len(batch.columns), loud=bool(group.get("compile")))
+        if run is None:
+            return False
+        dtype, made = pieces[first].w.dtype, {}
+
+        def values(size: int) -> Tensor:
+            """The numbers as a tensor, for rows of that many weights."""
+            if size not in made:
+                now = numbers if sized is None else numbers | {f"move.{k}": v for k, v in sized(given, size).items()}
+                made[size] = sent(list(now.values()), dtype, kind.device)
+            return made[size]
+
+        for pack in batch.packs:
+            pack.fill(pieces, grads)
+            _call(run, pack.w, pack.g, pack.averages, pack.columns, values(pack.w.shape[-1]))
+            pack.empty(pieces)
+        for i in batch.alone:
+            state, w = pieces[i].state, local(pieces[i].w)
+            layout = kernel_layout(w, rows)
+            if w.numel():
+                averages = [laid(local(state[name]), layout) for name in self.rule.state]
+                g = local(grads[i])
+                g = g if g.stride() == w.stride() else torch.empty_like(w, dtype=g.dtype).copy_(g)
+                kept = [local(state[name]) for name in batch.columns]
+                size = w.numel() // kept[0].shape[0] if kept else 1
+                _call(run, laid(w, layout), laid(g, layout), averages, kept, values(size))
+        if batch.columns:
+            self._clock.tick([pieces[i].state for i in batch.members])
+        if isinstance(move, Constrain):
+            for i in batch.members:
+                move.hold(pieces[i], t, group)
+        return True
+
+
+def _identity(x: Any) -> tuple[Any, ...]:
+    """What makes two rules the same to a kernel, as they are when the optimizer begins."""
+    try:
+        key = (type(x), tuple(sorted(vars(x).items())))
+        hash(key)
+    except TypeError:  # attributes that can't be compared: the same only as itself
+        return type(x), id(x)
+    return key
+
+
+def _call(run: Any, w: Tensor, g: Tensor, averages: list[Tensor], kept: list[Tensor], values: Tensor) -> None:
+    if w.ndim == 1:
+        run([values, w, g, *averages])
+        return
+    new = run([values, w, g, *averages, ones(w.shape[0], w.dtype, w.device), scalar(w.device), *kept])
+    for old, column in zip(kept, new, strict=True):
+        old.copy_(column)

@@ -1,0 +1,259 @@
+"""Checks of what learning rate and weight decay do over the run: memory, norms, rotation."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from equipoise.finding import Finding
+from equipoise.planner.checks.common import TUNED, decaying_groups, group_name
+from equipoise.planner.setting import Group
+from equipoise.theory import advice, memory
+
+if TYPE_CHECKING:
+    from equipoise.planner.planning import Plan
+
+
+TUNING = 0.15
+"""Decay that adds up to less than this does next to nothing, and no usual setting would change that: fine-tuning, or a
+very short run."""
+
+
+def out_of_reach(plan: Plan, group: int) -> bool:
+    """Whether a group's decay adds up to next to nothing, so that its equilibrium means nothing for the run."""
+    return 0 < plan.setting.decay_per_step(group).sum() < TUNING
+
+
+def check_overshoot(plan: Plan) -> Iterator[Finding]:
+    """λη ≥ 1: a step's decay takes the whole weight or more."""
+    for i, g in enumerate(plan.setting.groups):
+        yield from overshoot(g, group_name(plan, i), plan.setting.decay_per_step(i))
+
+
+def overshoot(group: Group, where: str, lost: NDArray[np.float64]) -> Iterator[Finding]:
+    """The finding of a group, if the share that a step's decay takes is ever 1 or more.
+
+    Args:
+        group: the group.
+        where: its name.
+        lost: that share, at every step.
+    """
+    if len(lost) and (worst := float(lost.max())) >= 1:
+        yield Finding(
+            "decay-overshoot",
+            "error",
+            where,
+            f"decay takes {worst:.3g} of the weights at step {int(lost.argmax()) + 1}",
+            "less than 1, usually below 0.01",
+            "weight_decay must be below 1, as it does not depend on lr"
+            if group.dynamics.decay == "independent" or not group.lr
+            else f"lower lr or weight_decay: at lr = {group.lr:g}, weight_decay must be below {1 / group.lr:.3g}",
+            "[theory] 1: the share that a step keeps must be positive",
+        )
+
+
+def check_zero_lr(plan: Plan) -> Iterator[Finding]:
+    """Lr is 0 at the first or the last step, usually by an off-by-one."""
+    for i in range(len(plan.setting.groups)):
+        lr = plan.setting.lr(i)
+        if not lr.any():
+            yield Finding(
+                "lr-zero",
+                "error",
+                group_name(plan, i),
+                "lr is 0 at every step",
+                "an lr above 0",
+                "set lr, or leave the group out of the optimizer",
+                "a group with lr 0 does not train",
+            )
+            continue
+        for step, where in ((0, "first"), (-1, "last")):
+            if lr[step] == 0 and len(lr) > 1:
+                yield Finding(
+                    f"lr-zero-{where}",
+                    "warning" if step == 0 else "info",
+                    f"{group_name(plan, i)}, {where} step",
+                    f"lr is 0 at the {where} step",
+                    "an lr above 0 at every step",
+                    "a step with lr 0 spends a batch and learns nothing: let warmup start at peak/warmup"
+                    if step == 0
+                    else "a step with lr 0 spends a batch and learns nothing: end at a small lr, or one step later",
+                    "steps count from 1: a warmup over W starts at peak/W, and a schedule ends at its final value",
+                )
+
+
+def check_timescale(plan: Plan) -> Iterator[Finding]:
+    """Memory far longer than the run, or shorter than an epoch."""
+    s = plan.setting
+    for i in decaying_groups(plan):
+        lost, g = s.decay_per_step(i), s.groups[i]
+        folds = float(-np.log1p(-lost).sum())
+        share, time = math.exp(-folds), memory(lr=s.lr(i), weight_decay=s.weight_decay(i), kept=1 - lost).period
+        if share > 0.05:
+            wanted = _decay_for(plan, i, 3 / folds)
+            tuning = folds < TUNING
+            said = TUNED if tuning else f"a weight_decay of about {wanted:.2g} would take it below 5 %"
+            yield Finding(
+                "init-share",
+                "info",
+                group_name(plan, i),
+                f"{share:.1%} of the initial weights is left after {s.steps:,} steps (decay adds up to {folds:.2g})",
+                "below 5 % where the initial weights shall be forgotten: decay that adds up to 3 or more",
+                said,
+                "[memory-article]",
+            )
+            if folds < 1 / 3 and not tuning:
+                yield Finding(
+                    "timescale-long",
+                    "info",
+                    group_name(plan, i),
+                    f"the timescale is {time:,.0f} steps, {time / s.steps:.1f}× the run",
+                    "no more than the run (the number of epochs), where decay shall act",
+                    f"decay hardly acts: {said}",
+                    "[wang2024]",
+                )
+        layers = [t.group for t in s.tensors if t.rotates]
+        most = layers.count(i) >= 0.5 * len(layers)
+        yield from short_memory(g, group_name(plan, i), lost, time, s.steps_per_epoch, most)
+
+
+FORGETS = 100
+"""Steps. With lr·weight_decay = 0.01 the training loss was 1.5 to 60 times as high on 7 of 7 workloads."""
+
+
+def short_memory(
+    group: Group, where: str, lost: NDArray[np.float64], time: float, per_epoch: float | None, most: bool
+) -> Iterator[Finding]:
+    """The finding of a group whose memory is short beside an epoch, beside the run, or in steps.
+
+    Args:
+        group: the group.
+        where: its name.
+        lost: the share of the weights that decay takes, at every step.
+        time: the timescale of memory, in steps.
+        per_epoch: steps of an epoch, where they are known.
+        most: whether at least half of the layers are in the group.
+    """
+    steps = len(lost)
+    epochs = per_epoch if per_epoch and steps > per_epoch else None
+    forgets = bool(most and round(1 / lost.max()) < FORGETS and lost.sum() > 2)
+    time = 1 / float(lost.max()) if forgets else time
+    if not forgets and time >= (epochs / 2 if epochs else 0.02 * steps):
+        return
+    said = f"the timescale of memory is {time:,.0f} steps, " + (
+        f"{time / epochs:.2g} epochs" if epochs else f"{time / steps:.1%} of the run"
+    )
+    goal = epochs or steps / 5
+    yield Finding(
+        "timescale-short",
+        "warning" if forgets else "info",
+        where,
+        f"{said}: decay takes {1 / time:.2g} of the weights a step" + (" at peak lr" if forgets else ""),
+        f"{FORGETS} steps or more"
+        + (", and at least an epoch, so that every sample is remembered" if epochs else ", and 2 % of a single pass"),
+        f"lower weight_decay: at {group.weight_decay * time / (10 * FORGETS):.2g} it is {10 * FORGETS:,} steps. On 7 "
+        f"of 7 workloads one of {FORGETS} made the training loss 1.5 times as high or more"
+        if forgets
+        else "batches older than that are forgotten; it is "
+        + ("one epoch" if epochs else "a fifth of the run")
+        + f" at a weight_decay of {group.weight_decay * time / goal:.2g}",
+        "[wang2024]" if epochs else "[memory-article]",
+    )
+
+
+def _decay_for(plan: Plan, group: int, factor: float) -> float:
+    """The weight decay that multiplies the sum of decays by that factor."""
+    s = plan.setting
+    if s.source is not None and s.source["name"] == "equal_memory":
+        return 19 / (s.groups[group].lr * s.steps)  # the curve depends on it: P = 1/(1 + ηλT)
+    return s.groups[group].weight_decay * factor
+
+
+def check_power_lines(plan: Plan) -> Iterator[Finding]:
+    """τ far from [power-lines]'s law, where tokens and parameters are known."""
+    s = plan.setting
+    if s.tokens_per_sample is None or s.batch_size is None or s.parameters is None:
+        return
+    tokens = s.steps * s.batch_size * s.tokens_per_sample
+    wanted = advice.power_lines_timescale(tokens, s.parameters)
+    rule = advice.RULES["power-lines"]
+    for i in decaying_groups(plan):
+        g = s.groups[i]
+        if g.dynamics.optimizer not in ("adam", "adamw"):
+            continue
+        tau = 1 / (float(s.decay_per_step(i).max()) * s.steps)
+        if not 1 / 5 < tau / wanted < 5:
+            yield Finding(
+                "timescale-power-lines",
+                "info",
+                group_name(plan, i),
+                f"τ = batch/(lr·wd·tokens) = {tau:.3g} at peak lr, with {tokens / s.parameters:.3g} tokens a parameter",
+                f"about {wanted:.3g} (fitted on {rule.fitted})",
+                f"the law has a weight_decay of about {g.weight_decay * tau / wanted:.2g}",
+                rule.source,
+            )
+
+
+def check_transient(plan: Plan) -> Iterator[Finding]:
+    """The run ends before the norm has reached equilibrium, or rotates too fast on the way there."""
+    seen: set[int] = set()
+    for t in plan.tensors:
+        if not t.tensor.rotates or t.forecast is None or t.equilibrium is None or t.tensor.group in seen:
+            continue
+        if t.tensor.from_zero or out_of_reach(plan, t.tensor.group):
+            continue
+        steps = plan.setting.steps
+        if math.isfinite(t.equilibrium.norm) and t.steps_to_reach is not None and t.steps_to_reach > steps:
+            seen.add(t.tensor.group)
+            yield Finding(
+                "run-shorter-than-transient",
+                "info",
+                t.tensor.name,
+                f"norm reaches equilibrium after about {t.steps_to_reach:,.0f} steps, the run has {steps:,}",
+                "within the run",
+                "usual in a short run: effective step sizes follow the initial norm, and equilibrium is not reached; a "
+                "rotational optimizer has no transient",
+                "[kosson2024] section 3",
+            )
+
+
+FAST = 0.25
+"""Radians a step; healthy runs of benchmarks/workloads.py start with up to 0.15, most with less than 0.1."""
+
+
+def check_fast_rotation(plan: Plan) -> Iterator[Finding]:
+    """First steps that turn most layers so far that the initial weights are gone after a few of them."""
+    early = max(2, plan.setting.steps // 10)
+    found = sorted(
+        (float(t.forecast.rotation[:early].max()), int(t.forecast.rotation[:early].argmax()) + 1)
+        for t in plan.tensors
+        if t.tensor.rotates and not t.tensor.from_zero and t.forecast is not None
+    )
+    if found:
+        yield from fast_start("all layers", *found[len(found) // 2])
+
+
+def fast_start(where: str, rotation: float, step: int) -> Iterator[Finding]:
+    """The finding of a run whose first steps turn the median layer far.
+
+    Args:
+        where: of what.
+        rotation: the angle of its fastest early step.
+        step: which step that is.
+    """
+    if rotation > FAST:
+        steps = max(1, round((math.pi / 2 / rotation) ** 2))
+        yield Finding(
+            "transient-too-fast",
+            "info",
+            where,
+            f"the median layer turns by {rotation:.2g} rad at step {step:,}",
+            f"less than {FAST:g} rad a step",
+            f"the initial weights are gone after about {steps:,} such step{'s' if steps > 1 else ''}. With 20 times "
+            "the usual lr and no warmup the loss was worse on 2 of 4 workloads, the same or better on 2",
+            "[kosson2024] section 3, Need for Learning Rate Warmup",
+        )
