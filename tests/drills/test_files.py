@@ -4,6 +4,7 @@ More cases: EQUIPOISE_DRILLS=50 pytest tests/drills/test_files.py, as for the op
 """
 
 import contextlib
+import copy
 import io
 import json
 import random
@@ -397,7 +398,7 @@ def outcomes(draw: Any) -> str:
             if key is None:
                 break
             if not isinstance(at[key], dict | list) or not at[key] or draw(st.booleans()):
-                at[key] = draw(odd)
+                at[key] = copy.deepcopy(draw(odd))  # a next change may go into it
                 break
             at = at[key]
     text = json.dumps(content)

@@ -468,9 +468,9 @@ def test_statistics_by_hand() -> None:
     def verdict(mean: float, std: float, relation: str = "about", count: int = 3) -> str:
         return Claim("n", "s", "q", 1.0, Stat(mean, std, count), relation, 0.1).verdict
 
-    # Three seeds: the interval is 4.303·std/√3 = 2.48·std to each side.
-    assert verdict(1.05, 0.01) == "agrees"
-    assert verdict(1.05, 0.03) == "undecided"
+    # Three seeds: the interval is t₂(0.996)·std/√3 = 15.76·std/√3 = 9.10·std to each side.
+    assert verdict(1.05, 0.0054) == "agrees"
+    assert verdict(1.05, 0.0056) == "undecided"
     assert verdict(1.2, 0.01) == "differs"
     assert verdict(1.2, 0.01, "above") == "agrees"
     assert verdict(1.2, 0.01, "below") == "differs"

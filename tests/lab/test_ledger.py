@@ -53,7 +53,12 @@ class Own(Experiment):
 
 def run(tmp_path: Path, preset: str) -> None:
     (tmp_path / "own.py").write_text(OWN)
-    conduct(find(str(tmp_path / "own.py")), tmp_path / f"lab/own-{preset}", preset=preset, seeds=3)
+    conduct(
+        find(str(tmp_path / "own.py")),
+        tmp_path / f"lab/own-{preset}",
+        preset=preset,
+        seeds=1 if preset == "smoke" else 3,
+    )
 
 
 def own(tmp_path: Path) -> dict[str, Entry]:

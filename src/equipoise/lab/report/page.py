@@ -32,7 +32,8 @@ def write_page(
     place.mkdir(parents=True, exist_ok=True)
     write_figure(experiment, outcome, place / f"{name}.svg")
     where = place.name if place.is_absolute() else place.as_posix()  # no path of one's own machine in a page
-    repeat = f"To repeat: `equipoise lab run {command or name} --preset {preset} --page {where}`."
+    seeds = len({d.trial.seed for d in done})
+    repeat = f"To repeat: `equipoise lab run {command or name} --preset {preset} --seeds {seeds} --page {where}`."
     page = place / f"{name}.md"
     if not page.exists():
         page.write_text(f"# {name}\n\n{experiment.about}\n", encoding="utf-8")
