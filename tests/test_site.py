@@ -80,8 +80,8 @@ def test_links_lead_to_pages_of_the_site(site: Path) -> None:
 
 
 def test_tables_and_lists_are_made_of_what_looks_like_them(site: Path) -> None:
-    """What shows a repository is less strict: a list may want an empty line before it, and so on."""
-    for page in site.rglob("*.html"):
+    """What shows a repository is less strict: a list may want an empty line before it. Docstrings are apart."""
+    for page in (p for p in site.rglob("*.html") if p.parent.name != "api"):
         article = re.search(r"<article.*?</article>", page.read_text(), re.DOTALL)
         text = re.sub(r"<(pre|code)\b.*?</\1>", "", article[0] if article else "", flags=re.DOTALL)
         assert not re.search(r"<p>[^<]*\n(\||- |\* |\d+\. )", text), page.name

@@ -6,6 +6,7 @@ import re
 import pytest
 from rich.console import Console
 
+from equipoise.lab.report import terminal as progress
 from equipoise.lab.train.trial import Trial
 
 TRIAL = Trial(steps=100)
@@ -14,9 +15,9 @@ TRIAL = Trial(steps=100)
 @pytest.mark.parametrize("terminal", [False, True])
 def test_progress_has_an_estimate(terminal: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     said = io.StringIO()
-    monkeypatch.setattr(show, "SELDOM", -1.0)
-    monkeypatch.setattr(show, "Console", lambda **_: Console(file=said, force_terminal=terminal, width=100))
-    with terminal.bars() as report:
+    monkeypatch.setattr(progress, "SELDOM", -1.0)
+    monkeypatch.setattr(progress, "Console", lambda **_: Console(file=said, force_terminal=terminal, width=100))
+    with progress.bars() as report:
         report(1, 4, TRIAL, 0)
         report(1, 4, TRIAL, 100)
         report(2, 4, TRIAL, 50)

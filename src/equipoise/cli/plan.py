@@ -16,7 +16,7 @@ OUTPUT = "Output"
 
 
 def plan(
-    file: Annotated[Path | None, typer.Argument(help="A setting as a TOML file, instead of flags.")] = None,
+    file: Annotated[Path | None, typer.Argument(help="A TOML file with the setting, instead of flags.")] = None,
     optimizer: Annotated[
         str,
         typer.Option(
@@ -46,7 +46,9 @@ def plan(
     ] = None,
     steps: Annotated[
         int | None,
-        typer.Option(parser=count(), metavar="COUNT", help="Optimizer steps, as 20000 or 2e4.", rich_help_panel=RUN),
+        typer.Option(
+            parser=count(), metavar="COUNT", help="Optimizer steps, for example 20000 or 2e4.", rich_help_panel=RUN
+        ),
     ] = None,
     schedule: Annotated[
         str,
@@ -58,7 +60,7 @@ def plan(
     schedule_option: Annotated[
         list[str] | None,
         typer.Option(
-            help="What a schedule takes besides, as power=3, period=1000, "
+            help="More options of the schedule, for example power=3, period=1000, "
             "milestones=100,200, tail=1-sqrt; may be repeated.",
             rich_help_panel=RUN,
         ),
@@ -68,24 +70,29 @@ def plan(
     ] = 0,
     final: Annotated[
         float | None,
-        typer.Option(help="Last lr as a share of the peak (0.1 where the schedule has an end).", rich_help_panel=RUN),
+        typer.Option(help="Last lr as a share of the peak (0.1 if the schedule has an end).", rich_help_panel=RUN),
     ] = None,
     batch_size: Annotated[
-        int | None, typer.Option(parser=count(), metavar="COUNT", help="Samples a step.", rich_help_panel=RUN)
+        int | None, typer.Option(parser=count(), metavar="COUNT", help="Samples per step.", rich_help_panel=RUN)
     ] = None,
     dataset_size: Annotated[
         int | None,
-        typer.Option(parser=count(), metavar="COUNT", help="Samples in the data, for epochs.", rich_help_panel=RUN),
+        typer.Option(
+            parser=count(), metavar="COUNT", help="Samples in the data, to count epochs.", rich_help_panel=RUN
+        ),
     ] = None,
     tokens_per_sample: Annotated[
-        int | None, typer.Option(parser=count(), metavar="COUNT", help="Tokens in a sample.", rich_help_panel=RUN)
+        int | None, typer.Option(parser=count(), metavar="COUNT", help="Tokens per sample.", rich_help_panel=RUN)
     ] = None,
     parameters: Annotated[
         int | None,
-        typer.Option(parser=count(), metavar="COUNT", help="Parameters of the model, as 124e6.", rich_help_panel=RUN),
+        typer.Option(
+            parser=count(), metavar="COUNT", help="Parameters of the model, for example 124e6.", rich_help_panel=RUN
+        ),
     ] = None,
     shape: Annotated[
-        list[str] | None, typer.Option(help="Shape of a weight, as 4096x1024; may be repeated.", rich_help_panel=RUN)
+        list[str] | None,
+        typer.Option(help="Shape of a weight, for example 4096x1024. Can be repeated.", rich_help_panel=RUN),
     ] = None,
     init_rms: Annotated[
         float | None,
@@ -94,7 +101,7 @@ def plan(
     finetune: Annotated[
         bool | None,
         typer.Option(
-            help="The weights were trained before: speak of their distance from the start, not of equilibrium.",
+            help="The weights were trained before: report their distance from the start, not equilibrium.",
             rich_help_panel=RUN,
         ),
     ] = None,
@@ -106,19 +113,19 @@ def plan(
     ] = None,
     compare: Annotated[
         list[Path] | None,
-        typer.Option(help="Another TOML file to lay beside; may be repeated.", rich_help_panel=OUTPUT),
+        typer.Option(help="Another TOML file to compare with. Can be repeated.", rich_help_panel=OUTPUT),
     ] = None,
     json: Annotated[
         bool, typer.Option("--json", help="Print JSON (docs/plan.md has the schema).", rich_help_panel=OUTPUT)
     ] = False,
     html: Annotated[
-        Path | None, typer.Option(help="Write a page with sliders into this file.", rich_help_panel=OUTPUT)
+        Path | None, typer.Option(help="Write an HTML page with sliders to this file.", rich_help_panel=OUTPUT)
     ] = None,
     toml: Annotated[
-        bool, typer.Option("--toml", help="Print the setting as TOML and leave.", rich_help_panel=OUTPUT)
+        bool, typer.Option("--toml", help="Print the setting as TOML and exit.", rich_help_panel=OUTPUT)
     ] = False,
 ) -> None:
-    """What these settings will do over the run, and what is odd about them.
+    """Show what these settings will do over the run, and what looks wrong.
 
     [dim]equipoise plan --optimizer adamw --lr 3e-4 --wd 0.1 --steps 20000 --schedule cosine --warmup 500[/dim]
     """
@@ -224,16 +231,19 @@ def _label(path: Path, among: list[Path]) -> str:
 def transfer(
     file: Annotated[Path, typer.Argument(help="The tuned setting as a TOML file.")],
     steps: Annotated[
-        int | None, typer.Option(parser=count(), metavar="COUNT", help="New number of steps, as 8e4.")
+        int | None, typer.Option(parser=count(), metavar="COUNT", help="New number of steps, for example 8e4.")
     ] = None,
     batch_size: Annotated[int | None, typer.Option(parser=count(), metavar="COUNT", help="New batch size.")] = None,
     dataset_size: Annotated[
-        int | None, typer.Option(parser=count(), metavar="COUNT", help="New size of the data, epochs kept.")
+        int | None,
+        typer.Option(
+            parser=count(), metavar="COUNT", help="New size of the data; the number of epochs stays the same."
+        ),
     ] = None,
     width_factor: Annotated[float, typer.Option(help="New width over old width.")] = 1.0,
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Move a tuned setting to other steps, batch, data or width, by every rule that speaks to it."""
+    """Move a tuned setting to other steps, batch, data or width, by every rule that applies."""
     from equipoise.planner import read_setting
     from equipoise.planner import transfer as move
     from equipoise.planner.show import render_transfer

@@ -13,27 +13,27 @@ from equipoise.cli._read import count
 
 
 def report(
-    runs: Annotated[list[Path], typer.Argument(help="Directories of runs; several are compared.")],
+    runs: Annotated[list[Path], typer.Argument(help="Directories of runs. Several are compared.")],
     output: Annotated[Path, typer.Option("--output", "-o", help="File to write.")] = Path("report.html"),
 ) -> None:
-    """Write runs as one HTML file that needs nothing else to be looked at."""
+    """Write runs as one HTML file that works on its own."""
     from equipoise.board import report as write
 
     typer.echo(f"{size(write(runs, output))}: open it in a browser")
 
 
 def board(
-    directory: Annotated[Path, typer.Argument(help="Where the runs are.")] = Path("."),
-    port: Annotated[int, typer.Option(help="Port to listen on; 0 for any.")] = 5006,
+    directory: Annotated[Path, typer.Argument(help="Directory with the runs.")] = Path("."),
+    port: Annotated[int, typer.Option(help="Port to listen on; 0 for any free port.")] = 5006,
     host: Annotated[
-        str, typer.Option(help="Address to listen on. Whoever reaches it can read every run.")
+        str, typer.Option(help="Address to listen on. Everyone who can reach it can read every run.")
     ] = "127.0.0.1",
     allow: Annotated[
-        list[str] | None, typer.Option(help="Another name by which browsers reach it; may be repeated.")
+        list[str] | None, typer.Option(help="Another host name by which browsers reach it. Can be repeated.")
     ] = None,
     open_browser: Annotated[bool, typer.Option("--open", help="Open it in the browser.")] = False,
 ) -> None:
-    """Show runs while they are written, and plans with every slider, in the browser."""
+    """Show runs in the browser while they are being written, and plans with sliders."""
     from equipoise.board import Board, serve
 
     def started(running: Board) -> None:
@@ -47,21 +47,25 @@ def board(
 
 
 def runs(
-    directory: Annotated[Path, typer.Argument(help="Where the runs are.")] = Path("."),
+    directory: Annotated[Path, typer.Argument(help="Directory with the runs.")] = Path("."),
     columns: Annotated[
-        str, typer.Option(help="With commas between: loss,validation,lr,wd, any logged metric, any key of the meta.")
+        str, typer.Option(help="Separated by commas: loss,validation,lr,wd, any logged metric, any key of the meta.")
     ] = "",
-    sort: Annotated[str, typer.Option(help="A column, the smallest first; -loss: the largest first.")] = "-changed",
+    sort: Annotated[str, typer.Option(help="Column to sort by, smallest first; -loss: largest first.")] = "-changed",
     filter: Annotated[
         str,
         typer.Option(
-            help="Words of the name, tags or meta, and comparisons, as 'gpt lr>1e-3 tags=good'; all must hold."
+            help="Words in the name, tags or meta, and comparisons, for example 'gpt lr>1e-3 tags=good'. All must hold."
         ),
     ] = "",
-    top: Annotated[int | None, typer.Option(parser=count(), metavar="COUNT", help="How many. Default: all.")] = None,
-    json: Annotated[bool, typer.Option("--json", help="Print JSON: all that is known of each run.")] = False,
+    top: Annotated[
+        int | None, typer.Option(parser=count(), metavar="COUNT", help="Number of runs to list. Default: all.")
+    ] = None,
+    json: Annotated[
+        bool, typer.Option("--json", help="Print JSON with everything that is known about each run.")
+    ] = False,
 ) -> None:
-    """List runs, with the columns, the order and the filter that you ask for; the board's list takes the same words.
+    """List runs, with columns, order and filter of your choice. The board's list takes the same words.
 
     [dim]equipoise runs runs/ --columns loss,validation,lr,wd --sort validation --filter 'lr>1e-3'[/dim]
     """
@@ -97,11 +101,11 @@ def _print_runs(
 def tag(
     run: Annotated[Path, typer.Argument(help="Directory of a run.")],
     tags: Annotated[
-        list[str] | None, typer.Argument(help="Words to give to it. Default: print those that it has.")
+        list[str] | None, typer.Argument(help="Tags to add. Default: print the tags that the run has.")
     ] = None,
-    remove: Annotated[list[str] | None, typer.Option(help="A tag to take away again; may be repeated.")] = None,
+    remove: Annotated[list[str] | None, typer.Option(help="A tag to remove. Can be repeated.")] = None,
 ) -> None:
-    """Give tags to a run, by which lists of runs can be filtered.
+    """Add tags to a run, to filter lists of runs by.
 
     [dim]equipoise tag runs/a good baseline --remove draft[/dim]
     """
@@ -116,12 +120,14 @@ def tag(
 
 def export(
     run: Annotated[Path, typer.Argument(help="Directory of a run.")],
-    to: Annotated[str | None, typer.Option(help="parquet or csv. Default: as the file's name ends, or csv.")] = None,
+    to: Annotated[
+        str | None, typer.Option(help="parquet or csv. Default: by the ending of the file name, or csv.")
+    ] = None,
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="File to write; the run's name beside it if not given.")
+        Path | None, typer.Option("--output", "-o", help="File to write. Default: beside the run, with its name.")
     ] = None,
 ) -> None:
-    """Write all that a run measured as one table, a line a number."""
+    """Write everything that a run measured as one table, one number per line."""
     from equipoise.monitor.runs.export import write
     from equipoise.monitor.store.run import Run
 
@@ -134,9 +140,10 @@ def export(
 
 
 def watch(
-    run: Annotated[Path, typer.Argument(help="Directory of a run, or of several, which are listed.")],
+    run: Annotated[Path, typer.Argument(help="Directory of a run, or of several runs, which are then listed.")],
     layers: Annotated[
-        str | None, typer.Option(help="Only layers with names like this, as '*attn*' or mlp. Default: all matrices.")
+        str | None,
+        typer.Option(help="Only layers whose name matches, for example '*attn*' or mlp. Default: all matrices."),
     ] = None,
     sort: Annotated[
         str,
@@ -144,11 +151,11 @@ def watch(
     ] = "worst",
     top: Annotated[
         int | None,
-        typer.Option(parser=count(), metavar="COUNT", help="How many layers. Default: as many as there is room for."),
+        typer.Option(parser=count(), metavar="COUNT", help="Number of layers to show. Default: as many as fit."),
     ] = None,
-    once: Annotated[bool, typer.Option("--once", help="Print once and leave, as when there is no terminal.")] = False,
+    once: Annotated[bool, typer.Option("--once", help="Print once and exit, as without a terminal.")] = False,
 ) -> None:
-    """What every layer of a run is doing now, the worst first; renewed every second while it runs.
+    """Show what every layer of a run is doing now, worst first, refreshed every second while it runs.
 
     [dim]equipoise watch runs/a --layers '*attn*' --sort norm --top 10[/dim]
     """
