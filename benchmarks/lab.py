@@ -21,7 +21,7 @@ from equipoise.lab.data import load
 from equipoise.lab.train import optimizers, task
 from equipoise.lab.train.training import CHECK, train
 from equipoise.lab.train.trial import Trial
-from equipoise.monitor.watch.watcher import Watch
+from equipoise.monitor.attach.watcher import Watch
 
 TRIALS = {
     "ResNet-20, digits": Trial(model="resnet", batch_size=128, steps=80),

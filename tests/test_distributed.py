@@ -28,7 +28,7 @@ HERE = Path(__file__).parent
 EXAMPLE = HERE.parent / "examples" / "distributed.py"
 LOADED = ("torch._dynamo", "torch.distributed.checkpoint.state_dict", "torch.distributed.fsdp",
           "equipoise.lab.models.gpt", "equipoise.monitor.diagnose.diagnosis",
-          "equipoise.monitor.watch.watcher")  # fmt: skip
+          "equipoise.monitor.attach.watcher")  # fmt: skip
 OPTIMIZERS = ("rotational_adamw", "muon")
 EXACT = 1e-11
 ROUNDED = {"rotational_adamw": 1e-5, "muon": 5e-3}

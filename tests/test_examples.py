@@ -52,7 +52,7 @@ LOADED = {
 
 def train(name: str, *commands: str) -> None:
     """The example, once for each command, each in a process of its own."""
-    loaded = ",".join(("equipoise.monitor.watch.watcher", "equipoise.monitor.diagnose.diagnosis", *LOADED[name]))
+    loaded = ",".join(("equipoise.monitor.attach.watcher", "equipoise.monitor.diagnose.diagnosis", *LOADED[name]))
     script = [sys.executable, str(Path(__file__).with_name("many_runs.py")), str(EXAMPLES / f"{name}.py"), loaded]
     words = [word for command in commands for word in ("float32", "0", command)]
     done = subprocess.run([*script, *words], capture_output=True, text=True, check=False)

@@ -10,7 +10,7 @@ import nbformat
 import pytest
 
 import equipoise as eq
-from equipoise.monitor.watch.endings import status_of
+from equipoise.monitor.attach.endings import status_of
 
 PROGRAM = Path(__file__).with_name("leaves.py")
 

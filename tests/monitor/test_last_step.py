@@ -10,10 +10,10 @@ import torch
 from loops import loss_of, network, train
 
 import equipoise as eq
+from equipoise.monitor.attach import cadence
+from equipoise.monitor.attach.cadence import Cadence
 from equipoise.monitor.measure import blocks, frame
 from equipoise.monitor.store.layout import Column
-from equipoise.monitor.watch import cadence
-from equipoise.monitor.watch.cadence import Cadence
 
 MAKERS: dict[str, Any] = {
     "AdamW": lambda model: torch.optim.AdamW(model.parameters(), lr=1e-2, weight_decay=0.1),

@@ -11,10 +11,10 @@ from loops import loss_of, network, train, value, watched
 
 import equipoise as eq
 from equipoise import theory
+from equipoise.monitor.attach.cadence import Cadence
 from equipoise.monitor.measure.blocks import BLOCK
 from equipoise.monitor.measure.quantities import MemorySoFar, Quantiles, variation
 from equipoise.monitor.measure.singular_values import describe, gram, singular_values
-from equipoise.monitor.watch.cadence import Cadence
 
 NAMES = ("0.weight", "0.bias", "2.weight", "2.bias", "3.weight", "3.bias")
 LR, WD = 0.01, 0.5

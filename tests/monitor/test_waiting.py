@@ -9,9 +9,9 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import equipoise as eq
+from equipoise.monitor.attach.registry import Owners
 from equipoise.monitor.measure import spectra
 from equipoise.monitor.measure.frame import Frame
-from equipoise.monitor.watch.registry import Owners
 from equipoise.optim.dynamics_of import group_state
 
 WAITS = ("_local_scalar_dense", "nonzero", "masked_select", "equal", "unique", "_linalg_eigh", "_linalg_svd")

@@ -1,4 +1,10 @@
-"""Watch a run: what is measured, where it is stored, and how it is read."""
+"""Watch a run: what is measured, where it is stored, and how it is read.
+
+Comes in: a model, its optimizer and a loop (`watch`), or the directory of a run (`Run`). Goes out: series, forecasts laid
+over them, findings. The way of a measured step, in the order to read: `attach` (the hooks), `measure` (one step, one
+row), `store` (the file), `runs` (lists, settings, the terminal), `diagnose` (comparison and findings). `sinks` send
+numbers elsewhere, `frameworks` are callbacks for trainers.
+"""
 
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +16,7 @@ from equipoise.monitor.store.tables import Rows, Series, Table
 from equipoise.monitor.store.writer import RunWriter
 
 if TYPE_CHECKING:
-    from equipoise.monitor.watch.watcher import Watch, watch
+    from equipoise.monitor.attach.watcher import Watch, watch
 
 __all__ = [
     "Column",
@@ -38,4 +44,4 @@ if not TYPE_CHECKING:  # which would take any name for one that is there
             raise AttributeError(f"module 'equipoise.monitor' has no attribute {name!r}")
         import importlib
 
-        return getattr(importlib.import_module("equipoise.monitor.watch.watcher"), name)
+        return getattr(importlib.import_module("equipoise.monitor.attach.watcher"), name)

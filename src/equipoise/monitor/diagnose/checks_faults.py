@@ -7,10 +7,10 @@ from collections.abc import Iterator
 import numpy as np
 
 from equipoise.finding import Finding
+from equipoise.monitor.attach.finite import not_finite
 from equipoise.monitor.diagnose.evidence import Evidence
 from equipoise.monitor.runs.recorded import UNTRAINED
 from equipoise.monitor.store.layout import Column
-from equipoise.monitor.watch.finite import not_finite
 
 EXPLODES = 0.5
 """Radians a step; a random direction of equal length would be 0.8."""

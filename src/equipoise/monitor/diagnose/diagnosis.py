@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from equipoise.finding import SEVERITIES, Finding
+from equipoise.monitor.attach.finite import NOT_FINITE
 from equipoise.monitor.diagnose import (
     checks_dynamics,
     checks_faults,
@@ -16,7 +17,6 @@ from equipoise.monitor.diagnose.checks_loss import check_loss
 from equipoise.monitor.diagnose.evidence import Evidence
 from equipoise.monitor.store.run import Run
 from equipoise.monitor.store.tables import Coverage
-from equipoise.monitor.watch.finite import NOT_FINITE
 
 FROM_SCRATCH = (*checks_settings.FROM_SCRATCH, *checks_dynamics.FROM_SCRATCH)
 """Checks against what is known of training from scratch: decay, equilibrium, balance."""

@@ -10,9 +10,9 @@ from typing import Any, Self, final
 import torch
 
 from equipoise._extras import importing
-from equipoise.monitor.watch.endings import status_of
-from equipoise.monitor.watch.registry import model_of
-from equipoise.monitor.watch.watcher import Watch, watch
+from equipoise.monitor.attach.endings import status_of
+from equipoise.monitor.attach.registry import model_of
+from equipoise.monitor.attach.watcher import Watch, watch
 
 with importing("hf", "transformers"):
     from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments

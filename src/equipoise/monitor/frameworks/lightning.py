@@ -11,9 +11,9 @@ from torch import Tensor
 
 from equipoise import _check
 from equipoise._extras import importing
-from equipoise.monitor.watch.endings import status_of
-from equipoise.monitor.watch.registry import model_of
-from equipoise.monitor.watch.watcher import Watch, watch
+from equipoise.monitor.attach.endings import status_of
+from equipoise.monitor.attach.registry import model_of
+from equipoise.monitor.attach.watcher import Watch, watch
 
 with importing("lightning", "lightning"):
     import lightning.pytorch as pl

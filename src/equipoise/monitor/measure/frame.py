@@ -14,12 +14,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from equipoise.monitor.attach.registry import Owners
 from equipoise.monitor.measure.blocks import Block, blocks_of
 from equipoise.monitor.measure.optimizer_state import Sources
 from equipoise.monitor.measure.sums import SUMS, RowSums
 from equipoise.monitor.measure.tensors import Fingerprint, Watched, watched
 from equipoise.monitor.measure.workspace import Cell, Room
-from equipoise.monitor.watch.registry import Owners
 
 LITTLE = 4 << 20
 """Bytes of weights whose copy is kept from one measured step to the next."""

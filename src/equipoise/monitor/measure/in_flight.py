@@ -10,12 +10,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from equipoise.monitor.attach.ranks import reduce_all
 from equipoise.monitor.measure.assemble import Assembler, Has
 from equipoise.monitor.measure.frame import Frame
 from equipoise.monitor.measure.quantities import Hyper
 from equipoise.monitor.measure.spectra import Taken
 from equipoise.monitor.measure.sums import RowSums
-from equipoise.monitor.watch.ranks import reduce_all
 from equipoise.optim.dynamics_of import GroupState
 
 

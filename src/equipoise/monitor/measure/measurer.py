@@ -11,6 +11,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from equipoise.monitor.attach.cadence import Cadence
+from equipoise.monitor.attach.ranks import all_well
+from equipoise.monitor.attach.registry import Owners, groups_in
 from equipoise.monitor.measure import quantities
 from equipoise.monitor.measure.assemble import Assembler
 from equipoise.monitor.measure.frame import Frame
@@ -20,9 +23,6 @@ from equipoise.monitor.measure.spectra import Spectra
 from equipoise.monitor.measure.tensors import names_of, roles_of
 from equipoise.monitor.runs.recorded import META, UNTRAINED, record, untrained
 from equipoise.monitor.store.writer import RunWriter
-from equipoise.monitor.watch.cadence import Cadence
-from equipoise.monitor.watch.ranks import all_well
-from equipoise.monitor.watch.registry import Owners, groups_in
 from equipoise.optim.dynamics_of import GroupState, group_state
 
 

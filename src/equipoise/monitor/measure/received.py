@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from equipoise.finding import Finding
+from equipoise.monitor.attach import own_findings
 from equipoise.monitor.measure.assemble import Assembler
 from equipoise.monitor.measure.frame import Frame
-from equipoise.monitor.watch import own_findings
 
 LOST = 0.5
 """Share of weights that low precision may leave unchanged before it is a finding."""

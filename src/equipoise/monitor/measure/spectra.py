@@ -11,13 +11,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from equipoise.monitor.attach.ranks import gathered, reduce_all
+from equipoise.monitor.attach.registry import Owners
 from equipoise.monitor.measure.frame import Frame
 from equipoise.monitor.measure.optimizer_state import momentum_of, state_of
 from equipoise.monitor.measure.singular_values import NAMES, facts, gram, singular_values
 from equipoise.monitor.measure.tensors import Watched, like, local
 from equipoise.monitor.store.layout import Column, Layout
-from equipoise.monitor.watch.ranks import gathered, reduce_all
-from equipoise.monitor.watch.registry import Owners
 from equipoise.optim.dynamics_of import GroupState
 
 LARGEST = 2048

@@ -13,8 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from equipoise.monitor.watch.ranks import rank_of
-from equipoise.monitor.watch.registry import Owners
+from equipoise.monitor.attach.ranks import rank_of
+from equipoise.monitor.attach.registry import Owners
 from equipoise.optim.dynamics_of import dynamics_of, stepping
 from equipoise.optim.model.roles import known_parameters
 

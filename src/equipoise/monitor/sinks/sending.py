@@ -11,6 +11,8 @@ from typing import Any
 from equipoise import _check
 from equipoise._extras import require
 from equipoise.finding import Finding
+from equipoise.monitor.attach import own_findings
+from equipoise.monitor.attach.logged import Logged
 from equipoise.monitor.measure.received import Arrived
 from equipoise.monitor.sinks import BY_NAME, Place, Sink
 from equipoise.monitor.sinks.lane import Lane, name_of
@@ -19,8 +21,6 @@ from equipoise.monitor.sinks.summary import Summary
 from equipoise.monitor.store.run import Run
 from equipoise.monitor.store.schema import FILE
 from equipoise.monitor.store.writer import RunWriter
-from equipoise.monitor.watch import own_findings
-from equipoise.monitor.watch.logged import Logged
 
 PATIENCE = 30.0
 """Seconds that the end of a run waits for a sink."""

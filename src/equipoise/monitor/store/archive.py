@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from equipoise.finding import SEVERITIES, Finding
+from equipoise.monitor.attach.endings import STATUSES
 from equipoise.monitor.store import rescue, schema
 from equipoise.monitor.store.layout import Layout, Quantity, TensorInfo
 from equipoise.monitor.store.schema import FOREVER, RunError, checksum
 from equipoise.monitor.store.staging import Life, trouble
-from equipoise.monitor.watch.endings import STATUSES
 
 T = TypeVar("T")
 STATUS = ("running", *STATUSES)

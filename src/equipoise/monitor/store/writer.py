@@ -14,11 +14,11 @@ from numpy.typing import ArrayLike
 
 from equipoise import _check
 from equipoise.finding import Finding
+from equipoise.monitor.attach.endings import STATUSES, Ending, status_of
 from equipoise.monitor.store.layout import Layout, Quantity, TensorInfo, to_json
 from equipoise.monitor.store.schema import FOREVER, RunError, checked_path
 from equipoise.monitor.store.staging import Ledger, trouble
 from equipoise.monitor.store.worker import Trouble, Worker, log
-from equipoise.monitor.watch.endings import STATUSES, Ending, status_of
 
 
 class RunWriter:

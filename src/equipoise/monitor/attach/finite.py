@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from equipoise.finding import Finding
+from equipoise.monitor.attach.registry import Owners, groups_in
 from equipoise.monitor.measure.tensors import Watched, local
-from equipoise.monitor.watch.registry import Owners, groups_in
 
 APART = 8
 """Steps between two looks: at the gradients and at the weights in turn, so at each of them every 16th step."""

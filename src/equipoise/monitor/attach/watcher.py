@@ -13,6 +13,17 @@ from torch import Tensor
 
 from equipoise import _check
 from equipoise.finding import Finding
+from equipoise.monitor.attach.backlog import Backlog
+from equipoise.monitor.attach.cadence import Cadence
+from equipoise.monitor.attach.endings import STATUSES, Ending, status_of
+from equipoise.monitor.attach.faults import Faults
+from equipoise.monitor.attach.finite import FiniteWatch
+from equipoise.monitor.attach.logged import Logged, named, whole
+from equipoise.monitor.attach.messages import Voice
+from equipoise.monitor.attach.ranks import rank_of, same_everywhere
+from equipoise.monitor.attach.registry import Owners, cheap, groups_in, has_closure
+from equipoise.monitor.attach.resume import earlier
+from equipoise.monitor.attach.review import Reviewing
 from equipoise.monitor.measure import quantities, singular_values
 from equipoise.monitor.measure.measurer import Measuring, TogetherError
 from equipoise.monitor.measure.tensors import Watched
@@ -21,17 +32,6 @@ from equipoise.monitor.sinks import Sink, sending
 from equipoise.monitor.store.schedule_changes import Knots
 from equipoise.monitor.store.schema import checked_path
 from equipoise.monitor.store.writer import RunWriter
-from equipoise.monitor.watch.backlog import Backlog
-from equipoise.monitor.watch.cadence import Cadence
-from equipoise.monitor.watch.endings import STATUSES, Ending, status_of
-from equipoise.monitor.watch.faults import Faults
-from equipoise.monitor.watch.finite import FiniteWatch
-from equipoise.monitor.watch.logged import Logged, named, whole
-from equipoise.monitor.watch.messages import Voice
-from equipoise.monitor.watch.ranks import rank_of, same_everywhere
-from equipoise.monitor.watch.registry import Owners, cheap, groups_in, has_closure
-from equipoise.monitor.watch.resume import earlier
-from equipoise.monitor.watch.review import Reviewing
 from equipoise.optim.dynamics_of import group_state
 from equipoise.planner.live import judge_optimizers
 from equipoise.planner.setting import told

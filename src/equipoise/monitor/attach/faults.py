@@ -6,10 +6,10 @@ from collections.abc import Callable
 from typing import Any
 
 from equipoise.finding import Finding
+from equipoise.monitor.attach import own_findings
+from equipoise.monitor.attach.messages import Voice
 from equipoise.monitor.sinks.sending import Sending
 from equipoise.monitor.store.writer import RunWriter
-from equipoise.monitor.watch import own_findings
-from equipoise.monitor.watch.messages import Voice
 
 GIVE_UP = 3
 """After so many failures nothing more is measured."""

@@ -7,9 +7,9 @@ from typing import Any
 from torch import Tensor
 
 from equipoise.finding import Finding
+from equipoise.monitor.attach import own_findings
 from equipoise.monitor.measure.quantities import PER_GROUP
 from equipoise.monitor.store.layout import Quantity
-from equipoise.monitor.watch import own_findings
 from equipoise.optim.dynamics_of import stepping
 
 

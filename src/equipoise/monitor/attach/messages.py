@@ -12,9 +12,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from equipoise.finding import Finding
+from equipoise.monitor.attach.cadence import MOST
 from equipoise.monitor.store.run import Run
 from equipoise.monitor.store.schema import RunError
-from equipoise.monitor.watch.cadence import MOST
 
 log = logging.getLogger("equipoise")
 

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from equipoise.monitor.watch.registry import Owners, cheap, groups_in
+from equipoise.monitor.attach.registry import Owners, cheap, groups_in
 
 MOST = 64
 """Steps that are kept."""
