@@ -49,7 +49,7 @@ SIZES = {
     "small": _Size(_DIGITS, (1e-3, 3e-3, 1e-2), (0.3, 3.0, 10.0), (1e-3, 1e-2, 1e-1), (3e-3, 10.0), 1e-1, 3),
     "full": _Size(
         Trial(
-            data="cifar", data_options={"path": "cifar-10-batches-bin"}, model="resnet",
+            data="cifar", data_options={"crop": 4, "flip": True}, model="resnet",
             model_options={"size": "resnet-18"}, batch_size=128, schedule="cosine", steps=78_200,
         ),
         (7.813e-4, 3.125e-3, 1.25e-2, 5e-2), (8e-3, 2e-2, 8e-2, 0.2), (3.125e-5, 1.25e-4, 5e-4, 2e-3),

@@ -59,7 +59,7 @@ def content(folder: Path = STORED) -> str:
         "## The best of each sweep\n\n"
         "Chosen on validation; the test loss is a mean ± standard deviation over the seeds that there are. The "
         "baseline is the better of what needs no network: frequencies, the bigram table of text and pairs, the linear "
-        "model of images.",
+        "model of images. `next` is the stage of the sweep that is not done yet.",
         markdown(best_rows),
         "## Regret by workload, in percent\n\n"
         "With the number of seeds in brackets where there are several. A dot, and a workload "
@@ -71,29 +71,30 @@ def content(folder: Path = STORED) -> str:
 
 def best_row(workload: Workload, known: Outcomes, floor: Floors, stage: str) -> dict[str, Any]:
     """The best setting of a workload."""
-    row: dict[str, Any] = {
-        "workload": workload.name,
-        "half": workload.half,
-        "kind": workload.kind,
-        "trials": len(known),
-    }
-    top, base = best(workload, known), floor.get(floors.data_key(workload.trial), {})
-    row["baseline"] = f"{min(base.values()):.3f}" if base else "·"
-    if top is None:
-        return row | {"test loss": "·", "lr": "·", "weight decay": "·", "lr·wd·T": "·", "shape": "·", "next": stage}
-    losses = [known[t.key].test for t in (top, *others(top)) if t.key in known]
-    shown = f"{losses[0]:.4f}" if len(losses) == 1 else str(Stat.of(losses))
-    return row | {
-        "test loss": shown, "lr": f"{top.lr:g}", "weight decay": f"{top.weight_decay:g}",
-        "lr·wd·T": f"{workload.shrink(top.lr, top.weight_decay):.2g}", "shape": f"{top.schedule}, warmup {top.warmup}",
-        "next": stage,
-    }  # fmt: skip
+    base, top = floor.get(floors.data_key(workload.trial), {}), best(workload, known)
+    row: dict[str, Any] = dict.fromkeys(
+        ("workload", "half", "trials", "baseline", "test loss", "lr", "weight decay", "lr·wd·T", "schedule, warmup"),
+        "·",
+    )
+    row |= {"workload": workload.name, "half": workload.half, "trials": str(len(known)), "next": stage}
+    if base:
+        row["baseline"] = f"{min(base.values()):.3f}"
+    if top is not None:
+        losses = [known[t.key].test for t in (top, *others(top)) if t.key in known]
+        row |= {
+            "test loss": f"{losses[0]:.4f}" if len(losses) == 1 else str(Stat.of(losses)), "lr": f"{top.lr:g}",
+            "weight decay": f"{top.weight_decay:g}", "lr·wd·T": f"{workload.shrink(top.lr, top.weight_decay):.2g}",
+            "schedule, warmup": f"{top.schedule}, {top.warmup}",
+        }  # fmt: skip
+    return row
 
 
 def summary(known: Mapping[str, Mapping[str, Regret | None]]) -> list[dict[str, Any]]:
-    """A row for each policy: median and worst regret, and on how many workloads, by half."""
+    """A row for each policy that was trained somewhere: median and worst regret, and on how many workloads, by half."""
     rows = []
     for policy in POLICIES:
+        if all(by.get(policy) is None for by in known.values()):
+            continue
         row: dict[str, Any] = {"policy": policy}
         for half in HALVES:
             members = [by.get(policy) for name, by in known.items() if WORKLOADS[name].half == half]

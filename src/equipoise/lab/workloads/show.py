@@ -5,22 +5,24 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from rich.console import Console
+from rich.console import Console, Group
 from rich.progress import BarColumn, Progress, TextColumn
-from rich.table import Table
+from rich.table import Column, Table
 
 from equipoise.lab.workloads.run import Next, Status, Tell
 from equipoise.lab.workloads.sweep import STAGES
 
 
-def render(found: Sequence[Status]) -> Table:
-    """A row for each workload."""
-    table = Table("workload", "half", "kind", "optimizer", "stored", "open", "next", "s/trial", "about")
+def render(found: Sequence[Status]) -> Group:
+    """A row for each workload, and what all of them have to come."""
+    table = Table(Column("workload", no_wrap=True), "half", "stored", "open", "next", "s/trial")
     for one in found:
-        w = one.workload
         counts = (str(one.stored), str(one.open) if one.open else "", one.stage, f"{one.seconds:.0f}")
-        table.add_row(w.name, w.half, w.kind, w.trial.optimizer, *counts, w.about)
-    return table
+        table.add_row(one.workload.name, one.workload.half, *counts)
+    left = sum(one.open * one.seconds for one in found)
+    total = f"{sum(one.stored for one in found)} trials are stored"
+    more = f"what is open takes about {span(left)}, and later stages come after it" if left else "nothing is open"
+    return Group(table, f"{total}; {more}.")
 
 
 def rows(found: Sequence[Status]) -> list[dict[str, object]]:
