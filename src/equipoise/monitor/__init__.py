@@ -1,9 +1,9 @@
 """Watch a run: what is measured, where it is stored, and how it is read.
 
-Comes in: a model, its optimizer and a loop (`watch`), or the directory of a run (`Run`). Goes out: series,
-forecasts laid over them, findings. The way of a measured step, in the order to read: `attach` (the hooks), `measure` (one
-step, one row), `store` (the file), `runs` (lists, settings, the terminal), `diagnose` (comparison and findings). `sinks` send
-numbers elsewhere, `frameworks` are callbacks for trainers.
+Comes in: a model, its optimizer and a loop (`watch`), or the directory of a run (`Run`). Goes out: series, forecasts
+laid over them, findings. The way of a measured step, in the order to read: `attach` (the hooks), `measure` (one step,
+one row), `store` (the file), `runs` (lists, settings, the terminal), `diagnose` (comparison and findings). `sinks`
+send numbers elsewhere, `frameworks` are callbacks for trainers.
 """
 
 from typing import TYPE_CHECKING, Any
