@@ -35,7 +35,7 @@ def test_a_trained_run_is_read_as_it_was_measured(tmp_path: Path) -> None:
         assert names.index("5.weight") < names.index("0.1.bias"), "matrices come first"
         # Without a forecast a layer is held against the median matrix of the step.
         line, plain = data.layers.values["rotation"][i], gather(run, quick=True)
-        assert not plain.has_forecast
+        assert not plain.held_to_forecast
         among = np.array([plain.layers.values["rotation"][k] for k, t in enumerate(data.tensors) if len(t.shape) > 1])
         np.testing.assert_allclose(plain.ratio[i], line / np.median(among, axis=0), rtol=1e-5)
 
@@ -57,7 +57,7 @@ def test_a_forecast_is_used_where_there_is_one(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setattr("equipoise.board.gather.predicted", half)
     with Run.open(tmp_path) as run:
         data = gather(run)
-    assert data.has_forecast
+    assert data.held_to_forecast
     np.testing.assert_allclose(data.ratio[0], 2.0, rtol=1e-6)
     assert np.isnan(data.ratio[1]).all()
 
