@@ -75,9 +75,7 @@ def test_it_is_measured_as_if_it_had_been_asked_for(name: str, zero_after: bool,
 
 
 @pytest.mark.parametrize("what", ["zeroed in place", "stopped inside of a step", "large", "closure"])
-def test_it_is_not_where_something_of_it_is_gone(
-    what: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_it_is_not_where_something_of_it_is_gone(what: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     if what == "large":
         monkeypatch.setattr(measure, "LITTLE", 0)
     model = network()

@@ -157,7 +157,7 @@ class RunData:
 
     @property
     def held_to_forecast(self) -> bool:
-        """Whether layers are held against a forecast: a random walk says nothing of weights that were trained before."""
+        """Whether layers are held against a forecast: a random walk says nothing of weights trained before."""
         return "rotation_forecast" in self.layers.values and not self.finetune
 
     def tokens(self, step: Array) -> Array | None:

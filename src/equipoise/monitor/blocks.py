@@ -24,7 +24,7 @@ BLOCK_SMALL = 1 << 17
 BLOCK_GPU = 1 << 22
 
 MIXED = 1 << 15
-"""Numbers, zeros included, of a block of small tensors whose rows differ in length: a few calls measure a tiny model."""
+"""Numbers, zeros included, of a block of small tensors whose rows differ in length: few calls measure a tiny model."""
 
 
 Range = tuple[int, int, int, int]

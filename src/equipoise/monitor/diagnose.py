@@ -61,7 +61,8 @@ class Diagnosis(list[Finding]):
 def diagnose(run: Run) -> Diagnosis:
     """What is wrong with a run: what its rows show now, and what was stored while it ran and is not among that.
 
-    What is not finite is told as it was while the run was written: there every 16th step was looked at, here measured ones.
+    What is not finite is told as it was while the run was written: then every 16th step was looked at, and here
+    measured ones alone.
 
     Args:
         run: the run; it may still be written.

@@ -126,9 +126,9 @@ def _install() -> None:
     _installed.add(os.getpid())
 
 
-def _end_all() -> None:
+def _end_all(status: str | None = None) -> None:
     for one in reversed(list(_open)):  # a watch closes what it opened before
-        one.end()
+        one.end(status)
 
 
 def _note(error: BaseException, concerned: Callable[[Ending], bool]) -> None:
@@ -180,7 +180,7 @@ def _listen_to_terminate() -> None:
 
     def hear(number: int, frame: Any) -> None:
         # Not in this thread, which may hold a lock: it waits for a while, and then the process ends in any case.
-        closing = threading.Thread(target=lambda: [one.end("interrupted") for one in reversed(list(_open))], daemon=True)
+        closing = threading.Thread(target=_end_all, args=("interrupted",), daemon=True)
         closing.start()
         closing.join(PATIENCE)
         signal.signal(number, signal.SIG_DFL)

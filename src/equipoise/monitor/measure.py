@@ -21,7 +21,6 @@ from equipoise.monitor.sources import Sources
 from equipoise.monitor.sums import SUMS, RowSums
 from equipoise.monitor.tensors import Fingerprint, Watched, watched
 
-
 LITTLE = 4 << 20
 """Bytes of weights whose copy is kept from one measured step to the next."""
 
