@@ -37,6 +37,11 @@ def interrupted() -> None:
     time.sleep(10)
 
 
+def terminated() -> None:
+    os.kill(os.getpid(), signal.SIGTERM)
+    time.sleep(10)
+
+
 def raises() -> None:
     raise ValueError("no more")
 
@@ -70,6 +75,7 @@ def closes_while_another_error_is_handled() -> None:
 ENDINGS: dict[str, Callable[[], object]] = {
     "end": lambda: None,
     "interrupt": interrupted,
+    "terminate": terminated,
     "raise": raises,
     "exit 0": lambda: sys.exit(0),
     "exit 1": lambda: sys.exit(1),
@@ -97,6 +103,16 @@ if __name__ == "__main__":
         gc.collect()
         print("collected", flush=True)
         time.sleep(60)
+    elif ENDING == "own handler":
+        signal.signal(signal.SIGTERM, lambda *_: (print("mine", flush=True), HELD.close("finished"), os._exit(3)))
+        HELD = trained()
+        terminated()
+    elif ENDING == "child terminated":  # a fork inherits the listener, and ends at once without touching the run
+        HELD = trained()
+        if (pid := os.fork()) == 0:
+            terminated()
+        assert os.waitpid(pid, 0)[1] == signal.SIGTERM
+        HELD.log(after=1.0)
     elif ENDING == "thread":
         kept = []
         in_thread(lambda: (kept.append(trained()), raises()))

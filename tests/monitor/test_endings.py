@@ -1,5 +1,6 @@
 """A run says how it ended, and has all that was logged, however its program ends: real processes."""
 
+import signal
 import subprocess
 import sys
 import time
@@ -31,6 +32,9 @@ def complete(path: Path, steps: int) -> str:
     [
         ("end", "finished"),
         ("interrupt", "interrupted"),
+        ("terminate", "interrupted"),
+        ("own handler", "finished"),
+        ("child terminated", "finished"),
         ("raise", "crashed"),
         ("exit 0", "finished"),
         ("exit 1", "crashed"),
@@ -52,6 +56,9 @@ def test_how_it_ended(ending: str, status: str, tmp_path: Path) -> None:
     assert "trained" in done.stdout, done.stderr
     assert "Exception ignored" not in done.stderr
     assert complete(tmp_path, 30) == status
+    code = {"terminate": -signal.SIGTERM, "own handler": 3}.get(ending)
+    assert code in (None, done.returncode), "the process ends as it would have"
+    assert ("mine" in done.stdout) is (ending == "own handler")
 
 
 def test_many_steps_are_all_there(tmp_path: Path) -> None:

@@ -64,3 +64,15 @@ def test_steps_that_are_left_out_are_no_fault(tmp_path: Path) -> None:
     assert not trained(tmp_path / "skip", 60, spoil, lambda p: eq.AdamW(p, lr=1e-3, nonfinite="skip"), every=1000)
     assert not trained(tmp_path / "off", 60, {20: bad_grad}, every=1000, diagnose=False)
     assert not trained(tmp_path / "well", 100, {})
+
+
+def test_diagnose_says_the_step_that_was_said(tmp_path: Path) -> None:
+    """A measured row may show it later, or at another layer; one finding is told, not two."""
+    for first in (150, 153):
+        path = tmp_path / str(first)
+        torch.manual_seed(0)
+        trained(path, 200, {first: bad_grad}, every=50)
+        with eq.Run.open(path) as run:
+            (stored,) = [f for f in run.findings if f.code == "not-finite"]
+            (told,) = [f for f in run.diagnose() if f.code == "not-finite"]
+            assert (told.evidence, told.where) == (stored.evidence, stored.where)

@@ -103,6 +103,25 @@ def test_it_is_not_where_something_of_it_is_gone(what: str, monkeypatch: pytest.
         assert run.coverage.last < 29
 
 
+def test_one_that_was_measured_is_not_measured_again(tmp_path: Path) -> None:
+    seen = set()
+    for number in range(8, 24):
+        model = network()
+        optimizer = MAKERS["AdamW"](model)
+        path = tmp_path / str(number)
+        watch = eq.watch(model, optimizer, path, spectra=0, strict=True, quiet=True)
+        steps_of(optimizer, model, number)
+        seen.add(watch._cadence._last == number)
+        watch.close()
+        assert {f.code for f in watch.findings} <= {"decay-on-gains"}
+        with eq.Run.open(path) as run:
+            steps = run.series("norm", "0.weight").steps.tolist()
+            assert steps == sorted(set(steps))
+            assert steps[-1] == number
+            assert "row-refused" not in {f.code for f in run.findings}
+    assert seen == {False, True}
+
+
 def test_nothing_changes_to_the_last_bit(tmp_path: Path) -> None:
     weights = []
     for watching in (False, True):

@@ -229,3 +229,23 @@ def test_tags_behind_a_link_are_not_read(tmp_path: Path) -> None:
     (tmp_path / "a").mkdir()
     (tmp_path / "a" / TAGS).symlink_to(tmp_path / "secret.json")
     assert tags_of(tmp_path / "a", {}) == []
+
+
+def test_a_narrow_terminal_cuts_no_number(tmp_path: Path) -> None:
+    """Columns that do not fit are left out, the name and the losses never; what is asked for is folded, not cut."""
+    for name, value in (("a-run-with-a-name", 0.123456), ("b", 12.5)):
+        with RunWriter(tmp_path / name, meta={"optimizer": "AdamW", "lr": 5.25e-05}) as writer:
+            writer.layout(Layout((Column("loss"),), kind="log", dtype="float64"))
+            for step in range(1, 11):
+                writer.append(step, np.array([value]), kind="log")
+    lines = Directory(tmp_path).lines()
+    columns = [c for c in columns_of(()) if c == "curve" or any(c in line.values for line in lines)]
+    shown = {}
+    for width in (45, 60, 90, 200):
+        console = Console(width=width, record=True, file=io.StringIO())
+        console.print(render_list(lines, columns, width))
+        text = shown[width] = console.export_text()
+        assert max(map(len, text.splitlines())) <= width
+        for word in ("a-run-with-a-name", "0.1235", "12.5"):
+            assert word in text, (width, text)
+    assert len(shown[45].splitlines()[-1].rstrip()) < len(shown[200].splitlines()[-1].rstrip())

@@ -93,7 +93,8 @@ def _print_runs(
     if json:
         print_json([line.values | ({"error": line.error} if line.error else {}) for line in found])
         return
-    console().print(render_list(found, asked))
+    where = console()
+    where.print(render_list(found, asked, None if any(columns) else where.width))
     if len(found) < len(lines):
         typer.echo(f"{len(found)} of {len(lines)} runs")
 

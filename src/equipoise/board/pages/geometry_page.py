@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-from bokeh.models import BasicTickFormatter, ColumnDataSource, MultiLine, Range1d
+from bokeh.models import BasicTicker, BasicTickFormatter, ColumnDataSource, MultiLine, Range1d
 from numpy.typing import NDArray
 
 from equipoise.board.page import Section
@@ -107,6 +107,8 @@ def _drawing(name: str, height: int, **options: Any) -> Any:
         y_range=Range1d(start=0, end=1), tools="pan,wheel_zoom,reset,save", active_drag="pan", **options,
     )  # fmt: skip
     fig.xaxis.formatter = BasicTickFormatter(power_limit_low=-5)
+    if name.endswith("tip"):
+        fig.xaxis.ticker = BasicTicker(desired_num_ticks=3)  # numbers such as −1.000e−8 are long
     circle = ColumnDataSource({"xs": [], "ys": [], "color": []}, name=f"{name}-circle")
     fig.add_glyph(circle, MultiLine(xs="xs", ys="ys", line_color="color", line_width=1.2, line_dash=[5, 4]))
     arrows = ColumnDataSource({"xs": [], "ys": [], "color": [], "name": []}, name=f"{name}-arrows")

@@ -185,7 +185,7 @@ def _round(middle: float, side: int) -> list[float]:
     return [middle if abs(f - 1) < 1e-9 else float(f"{middle * f:.3g}") for f in factors]
 
 
-BEGINNINGS = [["random", "random"], ["trained", "trained before (fine-tuning)"]]
+BEGINNINGS = [["random", "random"], ["trained", "trained before"]]
 
 
 def spec() -> list[dict[str, Any]]:

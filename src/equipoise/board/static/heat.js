@@ -53,6 +53,8 @@ EQ.heat = (() => {
     const shaped = new NDArray(image, [rows.length, columns]);
     const some = xs.length > 0 && rows.length > 0;
     source.data = some ? { image: [shaped], x: [low], y: [-0.5], dw: [high - low], dh: [rows.length] } : { image: [], x: [], y: [], dw: [], dh: [] };
+    const ticker = figure.below[0].ticker, few = innerWidth < 600 ? 3 : 6; // names of layers leave little room for steps
+    if (ticker.desired_num_ticks !== undefined && ticker.desired_num_ticks !== few) ticker.desired_num_ticks = few;
     EQ.model(`${key}-colors`).palette = EQ.diverging();
     const middle = { forecast: "as forecast", layers: "the median" }[against];
     const bar = figure.right[0];

@@ -180,6 +180,12 @@ EQ.kinds.run = class {
     const lines = quantity == null ? [] : chosen.map(({ name, i, color }) => ({ name, color, xs, ys: c.line(spectra, quantity, i) }));
     c.fill(`${this.key}-spectrum`, lines, { ...this.options, amount: 0 });
     EQ.model(`${this.key}-spectrum`).left[0].axis_label = this.notes.labels[quantity] ?? "";
+    // Spectra take turns, so that a short run may have one of a layer, which makes no line.
+    const there = lines.map(({ name, ys }) => [name, Array.from(ys ?? []).map((y, k) => [xs[k], y]).filter(([, y]) => Number.isFinite(y))]);
+    const once = there.filter(([, points]) => points.length === 1).map(([name, [[x, y]]]) => `${EQ.number(y)} of ${name} at ${this.x} ${EQ.number(x)}`);
+    const drawn = there.some(([, points]) => points.length > 1);
+    const few = once.length ? ` Measured once: ${once.join(", ")}.` : drawn || !chosen.length ? "" : " Not measured yet; spectra=10 measures them at each 10th measured step.";
+    this.found("[data-spectrum-words]").textContent = `Singular values of the chosen matrices.${few}`;
     const none = this.found("[data-chips]");
     none.replaceChildren(...chosen.map(({ name, color, i }) => {
       const shape = EQ.curves.column(layers, "shape")[i];

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import atexit
 import builtins
+import contextlib
 import multiprocessing
 import multiprocessing.util
 import os
+import signal
 import sys
 import threading
 import weakref
 from collections.abc import Callable
 from typing import Any, Protocol
+
+PATIENCE = 5.0
+"""Seconds that a process that is told to end waits for its runs to be closed."""
 
 STATUSES = ("finished", "interrupted", "crashed")
 """How a run may end that says so itself."""
@@ -83,10 +88,17 @@ class Ending:
         if self in _open:
             _open.remove(self)
 
-    def end(self) -> None:
-        """The process ends."""
+    def end(self, status: str | None = None) -> None:
+        """The process ends.
+
+        Args:
+            status: how, where that is known.
+        """
         thing = self._thing()
         if thing is None or not self.here:
+            return
+        if status is not None:
+            thing.end(status)
             return
         # The interpreter leaves the exception that ended the program in sys; a notebook any exception of any cell.
         last = None if _notebook() else getattr(sys, "last_value", None)
@@ -107,15 +119,16 @@ def _install() -> None:
         atexit.register(_end_all)
         _listen_to_exit()
         _listen_to_threads()
+        _listen_to_terminate()
         shell = _notebook()
         if shell is not None:
             shell.events.register("post_run_cell", _cell_ended)
     _installed.add(os.getpid())
 
 
-def _end_all() -> None:
+def _end_all(status: str | None = None) -> None:
     for one in reversed(list(_open)):  # a watch closes what it opened before
-        one.end()
+        one.end(status)
 
 
 def _note(error: BaseException, concerned: Callable[[Ending], bool]) -> None:
@@ -160,6 +173,22 @@ def _listen_to_threads() -> None:
         before(args)
 
     threading.excepthook = hear
+
+
+def _listen_to_terminate() -> None:
+    """Close what is open when the process is told to end (SIGTERM), where nobody else listens; then it ends as ever."""
+
+    def hear(number: int, frame: Any) -> None:
+        # Not in this thread, which may hold a lock: it waits for a while, and then the process ends in any case.
+        closing = threading.Thread(target=_end_all, args=("interrupted",), daemon=True)
+        closing.start()
+        closing.join(PATIENCE)
+        signal.signal(number, signal.SIG_DFL)
+        os.kill(os.getpid(), number)
+
+    with contextlib.suppress(ValueError):  # another thread than the main one cannot listen
+        if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+            signal.signal(signal.SIGTERM, hear)
 
 
 def _notebook() -> Any:

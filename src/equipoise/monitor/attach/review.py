@@ -15,6 +15,9 @@ from equipoise.monitor.store.schema import RunError
 FIRST = 32
 """Measured steps before the first look; the next ones come when twice as many have been measured."""
 
+EARLY = 0.05
+"""Share of the training time that the first look may take: what is wrong from the start is said before the end."""
+
 USUAL = 2e-3
 """Seconds of the processor that a look takes for each tensor, until one has been timed."""
 
@@ -47,7 +50,8 @@ class Reviewing:
         self._rows += 1
         cost = USUAL * tensors if self._cost is None else self._cost
         busy = self._thread is not None and self._thread.is_alive()
-        if self._path is None or self._rows < self._next or busy or cost > self._overhead * trained:
+        share = self._overhead if self._cost is not None else max(self._overhead, EARLY)
+        if self._path is None or self._rows < self._next or busy or cost > share * trained:
             return
         self._next = 2 * self._rows
         self._thread = threading.Thread(target=self._look, name="equipoise-review", daemon=True)

@@ -104,11 +104,18 @@ class Block:
     def _gather_mixed(self, tensors: list[Tensor | None], out: Tensor | None) -> Tensor:
         which = next((k for k, (room, _) in self._held.items() if room is out), 1)
         room, places = self.hold(which), self._held[which][1]
-        there = [(place, tensors[i]) for place, i in zip(places, self._indices, strict=True)]
-        absent = [place for place, x in there if x is None]
+        into, taken, absent = [], [], []
+        for place, i in zip(places, self._indices, strict=True):
+            x = tensors[i]
+            if x is None:
+                absent.append(place)
+            else:
+                into.append(place)
+                taken.append(x)
         if absent:
             torch._foreach_zero_(absent)
-        torch._foreach_copy_([place for place, x in there if x is not None], [x for _, x in there if x is not None])
+        if taken:
+            torch._foreach_copy_(into, taken)
         return room
 
     def gather(self, tensors: list[Tensor | None], full: bool, out: Tensor | None = None, copy: bool = False) -> Tensor:

@@ -114,6 +114,7 @@ class Measuring:
             writer: is told what the numbers will mean.
         """
         self._measured += 1
+        self._kept.clear()  # it was of the step before
         owners = self._owners
         fits = self.frame.fingerprint.fits(owners, number)
         if self._assembler is None or self._spectra is None or not fits:

@@ -211,32 +211,75 @@ def _seconds(x: float) -> str:
     return f"{1000 * x:.3g} ms" if x < 1 else f"{x:.3g} s"
 
 
+NAME, FOLDS = 24, ("name", "tags", "findings")
+"""Letters of a run's name that a list has room for in a line, and what goes on in the next one."""
+
+SPARED = ("curve", "changed", "optimizer", "measured", "wd", "lr", "tags", "findings", "steps")
+"""What a narrow terminal's list leaves out, the first of these first."""
+
+
 def console() -> Console:
     """Where to print; a pipe, which has no width, gets a wide one."""
     made = Console()
     return made if made.is_terminal or "COLUMNS" in os.environ else Console(width=120)
 
 
-def render_list(lines: Sequence[Line], columns: Sequence[str]) -> RenderableType:
-    """Several runs, a line each; one that cannot be read says why."""
+def render_list(lines: Sequence[Line], columns: Sequence[str], width: int | None = None) -> RenderableType:
+    """Several runs, a line each; one that cannot be read says why.
+
+    Args:
+        lines: the runs.
+        columns: what to show.
+        width: leave out what there is no room for in so many letters. Default: fold it.
+    """
+    now = time.time()
+    heads = {name: _head(name) for name in columns}
+    if width is not None:
+        columns = _fitting(lines, heads, width, now)
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=(0, 1), collapse_padding=True)
     for name in columns:
-        head = Text(name)
-        if name in ("loss", "validation"):
-            head.append("\n" + COLUMN_WORDS[name].replace(" the", "\nthe").replace(" loss", "\nloss"), style="dim")
-        number, folds = is_number(lines, name), name in ("name", "tags", "findings")
-        table.add_column(head, justify="right" if number else "left", overflow="fold", no_wrap=not folds)
-    now = time.time()
+        folds = width is None or name in FOLDS
+        least = min(NAME, _longest(lines, name, now)) if name == "name" else None
+        side = "right" if is_number(lines, name) else "left"
+        table.add_column(heads[name], justify=side, overflow="fold", no_wrap=not folds, min_width=least)
     for line in lines:
         table.add_row(*(_list_cell(line, name, now) for name in columns))
     broken = [Text(f"{line.values['name']}: {line.error}", style="dim") for line in lines if line.error]
     return Group(table, *broken)
 
 
+def _head(name: str) -> Text:
+    head = Text(name)
+    if name in ("loss", "validation"):
+        words = COLUMN_WORDS[name].replace(" the", "\nthe").replace(" valid", "\nvalid").replace(" loss", "\nloss")
+        head.append("\n" + words, style="dim")
+    return head
+
+
+def _longest(lines: Sequence[Line], name: str, now: float) -> int:
+    return max((_list_cell(line, name, now).cell_len for line in lines), default=0)
+
+
+def _fitting(lines: Sequence[Line], heads: dict[str, Text], width: int, now: float) -> list[str]:
+    """The columns that there is room for, all of their letters; the last of `SPARED` are left out last."""
+    taken = {}
+    for name, head in heads.items():
+        longest = _longest(lines, name, now)
+        taken[name] = 2 + max(min(longest, NAME) if name in FOLDS else longest, *map(len, head.plain.split("\n")))
+    for name in SPARED:
+        if sum(taken.values()) <= width:
+            break
+        taken.pop(name, None)
+    return list(taken)
+
+
 def _list_cell(line: Line, column: str, now: float) -> Text:
     if column == "curve":
-        return Text(sparkline(line.curve, 12, zero=False) if line.curve else "")
+        return Text(sparkline(line.curve, 8, zero=False) if line.curve else "")
     text = cell(line, column, now)
+    if column == "findings":  # the worst one; the page and --json have all
+        first, *others = text.split(", ")
+        text = f"{first} +{len(others)}" if others else first
     style = "bold" if column == "name" else STATUS.get(text, "bold red") if column == "status" else ""
     return Text(text, style=style)
 
