@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from equipoise.monitor import checks_dynamics, checks_faults, checks_finetune, checks_gradients, checks_settings
 from equipoise.monitor.checks_loss import check_loss
 from equipoise.monitor.evidence import Evidence
-from equipoise.monitor.finite import NOT_FINITE
+from equipoise.monitor.finite import NOT_FINITE, seen_at
 from equipoise.monitor.run import Run
 from equipoise.monitor.tables import Coverage
 from equipoise.planner.finding import SEVERITIES, Finding
@@ -61,16 +61,19 @@ class Diagnosis(list[Finding]):
 def diagnose(run: Run) -> Diagnosis:
     """What is wrong with a run: what its rows show now, and what was stored while it ran and is not among that.
 
-    What is not finite is told as it was while the run was written: then every 16th step was looked at, and here
-    measured ones alone.
+    Of what is not finite the earliest sight is told: while the run was written every 16th step was looked at, here
+    measured ones are.
 
     Args:
         run: the run; it may still be written.
     """
-    told = any(f.code == NOT_FINITE for f in run.findings)
-    found = [f for f in review(run) if not (told and f.code == NOT_FINITE)]
+    found, stored = review(run), run.findings
+    seen = [f for f in (*found, *stored) if f.code == NOT_FINITE]
+    if seen:
+        first = min(seen, key=seen_at)
+        found, stored = ([f for f in some if f.code != NOT_FINITE or f is first] for some in (found, stored))
     known = {(f.code, f.where) for f in found}
-    for finding in run.findings:
+    for finding in stored:
         if (finding.code, finding.where) not in known:
             known.add((finding.code, finding.where))
             found.append(finding)
