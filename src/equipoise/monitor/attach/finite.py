@@ -5,9 +5,11 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -115,9 +117,10 @@ class FiniteWatch:
             look = self._waiting.pop(0)
             if look.event is not None:
                 look.event.synchronize()
-            finite = look.largest.cpu().isfinite()
-            if not finite.all():
-                bad = finite.logical_not().nonzero().flatten().tolist()
+            largest = look.largest.cpu()
+            exact = largest.dtype in (torch.float32, torch.float64)
+            bad = np.flatnonzero(~np.isfinite((largest if exact else largest.float()).numpy())).tolist()
+            if bad:
                 return not_finite(look.step, look.what, [look.names[i] for i in bad], len(look.names))
         return None
 
@@ -151,3 +154,14 @@ def not_finite(step: int, what: str, names: list[str], tensors: int) -> Finding:
         + ("; with every=1 the layer where it starts is named" if everywhere else ""),
         "one NaN reaches all weights within a step or two",
     )
+
+
+def seen_at(finding: Finding) -> int:
+    """The step that a finding of `not_finite` tells.
+
+    >>> seen_at(not_finite(1234, "weights", ["a"], 2))
+    1234
+    """
+    found = re.match(r"at step ([\d,]+) ", finding.evidence)
+    assert found is not None
+    return int(found[1].replace(",", ""))

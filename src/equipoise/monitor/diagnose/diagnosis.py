@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from equipoise.finding import SEVERITIES, Finding
-from equipoise.monitor.attach.finite import NOT_FINITE
+from equipoise.monitor.attach.finite import NOT_FINITE, seen_at
 from equipoise.monitor.diagnose import (
     checks_dynamics,
     checks_faults,
@@ -73,10 +73,13 @@ def diagnose(run: Run) -> Diagnosis:
     Args:
         run: the run; it may still be written.
     """
-    told = any(f.code == NOT_FINITE for f in run.findings)
-    found = [f for f in review(run) if not (told and f.code == NOT_FINITE)]
+    found, stored = review(run), run.findings
+    seen = [f for f in (*found, *stored) if f.code == NOT_FINITE]
+    if seen:
+        first = min(seen, key=seen_at)
+        found, stored = ([f for f in some if f.code != NOT_FINITE or f is first] for some in (found, stored))
     known = {(f.code, f.where) for f in found}
-    for finding in run.findings:
+    for finding in stored:
         if (finding.code, finding.where) not in known:
             known.add((finding.code, finding.where))
             found.append(finding)
