@@ -4,7 +4,8 @@ import math
 from collections.abc import Callable
 
 from equipoise.lab.train.trial import Trial
-from equipoise.lab.workloads import Outcome, Outcomes, Workload, planned
+from equipoise.lab.workloads import Outcome, Workload, planned
+from equipoise.lab.workloads.store import Outcomes
 from equipoise.lab.workloads.sweep import missing, settled
 
 Loss = Callable[[Trial], float]

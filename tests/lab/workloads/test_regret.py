@@ -6,11 +6,12 @@ from pathlib import Path
 import pytest
 from synthetic_workloads import WORKLOAD, bowl, ended, swept
 
-from equipoise.lab.workloads import POLICIES, WORKLOADS, Outcomes, Policy, regrets
+from equipoise.lab.workloads import POLICIES, WORKLOADS, Policy, regrets
 from equipoise.lab.workloads import catalogue as named
 from equipoise.lab.workloads.payoff import GROUPS, content, details, summary
 from equipoise.lab.workloads.policies import epoch_timescale, memory_steps, power_lines
 from equipoise.lab.workloads.regret import regret, tuned
+from equipoise.lab.workloads.store import Outcomes
 from equipoise.lab.workloads.sweep import others, settled
 
 PAGE = Path(__file__).parents[3] / "docs" / "payoff.md"
