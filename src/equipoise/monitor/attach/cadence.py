@@ -13,7 +13,7 @@ of the first 400 steps are measured, however short they are."""
 FINE, MOST = 32, 0.05
 """Up to this share of the training time it is at most one 32nd: a run may end at any step, and its end must be seen."""
 
-HELD, TRIALS = 0.03, 8
+HELD, TRIALS = 0.06, 8
 """What a step needs to be measured afterwards is kept while that takes less than this share of a step, and for so many
 steps to find out: the last step of a run is then measured whichever it is."""
 
