@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from equipoise.monitor.runs.lines import Line, describe
-from equipoise.monitor.store.schema import FILE, RunError
 from equipoise.monitor.runs.tags import TAGS
+from equipoise.monitor.store.schema import FILE, RunError
 
 PARTS = (FILE, f"{FILE}-wal", f"{FILE}-shm")
 """The files of a run."""

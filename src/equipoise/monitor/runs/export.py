@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from equipoise import _check
 from equipoise.monitor.store import reading
 from equipoise.monitor.store.archive import Segment
 from equipoise.monitor.store.layout import LOG, Column
 from equipoise.monitor.store.schema import FOREVER, RunError
 from equipoise.monitor.store.tables import from_log
-from equipoise import _check
 
 if TYPE_CHECKING:
     from equipoise.monitor.store.run import Run

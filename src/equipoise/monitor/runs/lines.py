@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from equipoise.monitor.store.layout import LOG, Column
-from equipoise.monitor.store.run import Run
 from equipoise.monitor.runs.schedule_points import Schedules
 from equipoise.monitor.runs.tags import tags_of
+from equipoise.monitor.store.layout import LOG, Column
+from equipoise.monitor.store.run import Run
 
 Value = float | int | str | list[str]
 

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from equipoise.monitor.runs.recorded import recorded
 from equipoise.monitor.store import reading
 from equipoise.monitor.store.layout import SCHEDULE, Column
-from equipoise.monitor.runs.recorded import recorded
 from equipoise.monitor.store.run import Run
 from equipoise.monitor.store.schema import FOREVER
 from equipoise.theory import Dynamics, Memory, memory

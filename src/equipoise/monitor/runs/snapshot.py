@@ -10,15 +10,15 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from equipoise.monitor.runs.final_loss import Best, Final
-from equipoise.monitor.store.layout import LOG, Column
-from equipoise.monitor.runs.recorded import taken_as
-from equipoise.monitor.store.run import Run
-from equipoise.monitor.runs.schedule_points import GroupNow, Remembered
-from equipoise.monitor.store.tables import Coverage, from_log
-from equipoise.monitor.diagnose.ranking import deviation
-from equipoise.finding import Finding
 from equipoise import _check
+from equipoise.finding import Finding
+from equipoise.monitor.diagnose.ranking import deviation
+from equipoise.monitor.runs.final_loss import Best, Final
+from equipoise.monitor.runs.recorded import taken_as
+from equipoise.monitor.runs.schedule_points import GroupNow, Remembered
+from equipoise.monitor.store.layout import LOG, Column
+from equipoise.monitor.store.run import Run
+from equipoise.monitor.store.tables import Coverage, from_log
 
 SHOWN = ("norm", "rotation", "relative_update", "total_decay", "c_err", "angle")
 """What is shown of a layer."""

@@ -16,12 +16,12 @@ from rich.table import Table
 from rich.text import Text
 
 from equipoise.monitor.runs.final_loss import Best, Final, loss_text
-from equipoise.monitor.runs.snapshot import Glance, Layer, Look
 from equipoise.monitor.runs.lines import Line
-from equipoise.monitor.store.schema import FILE, RunError
 from equipoise.monitor.runs.select_runs import COLUMNS as COLUMN_WORDS
 from equipoise.monitor.runs.select_runs import ago, cell, is_number
 from equipoise.monitor.runs.short_names import short_names
+from equipoise.monitor.runs.snapshot import Glance, Layer, Look
+from equipoise.monitor.store.schema import FILE, RunError
 from equipoise.planner.show import finding_line, render_findings, sparkline
 
 STATUS = {
