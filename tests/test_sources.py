@@ -59,5 +59,5 @@ def test_a_wrong_citation_is_found() -> None:
     for old in ("THEORY 7", "RE Fig. 3", "thesis 3.4", "arXiv 2305.17212", "Kingma & Ba 2015", "Chen et al. 2023"):
         assert OLD.search(old), old
     assert not OLD.search("[kosson2024] Fig. 3, [notepad] 3.4, re.compile, BEFORE, hypothesis")
-    with pytest.raises(ValueError, match="no source has the key 'RE'; allowed are: amsel2025, "):
+    with pytest.raises(ValueError, match="no source has the key 'RE'; allowed are: abramowitz1964, amsel2025, "):
         sources.source("RE")

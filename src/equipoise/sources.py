@@ -74,6 +74,20 @@ _LISTED = (
         "in the first 100 steps: `Rotate` says how each is mended.",
     ),
     Source(
+        "jennison1989",
+        "Interim Analyses: The Repeated Confidence Interval Approach",
+        "Christopher Jennison, Bruce W. Turnbull",
+        1989,
+        "Journal of the Royal Statistical Society, Series B, volume 51",
+    ),
+    Source(
+        "abramowitz1964",
+        "Handbook of Mathematical Functions",
+        "Milton Abramowitz, Irene A. Stegun",
+        1964,
+        "National Bureau of Standards, Applied Mathematics Series 55",
+    ),
+    Source(
         "norm-note",
         "Untitled note: weight decay controls the weight norm and the effective learning rate",
         "not named in the draft",

@@ -18,7 +18,7 @@ has a skewness of two.
 This is for one independent value a seed. Trials of the same seed are paired, and their difference is one value; where
 both have the same noise it is not skewed at all. `tests/lab/statistics` simulates what is stated here.
 
-Reference: Jennison & Turnbull 1989, repeated confidence intervals.
+Reference: [jennison1989].
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ def within(t: float, freedom: int) -> float:
     ν odd:  2/π·(θ + sin θ·(cos θ + 2/3·cos³θ + … + (2·4⋯(ν−3))/(3·5⋯(ν−2))·cos^{ν−2}θ))
     ν even: sin θ·(1 + 1/2·cos²θ + … + (1·3⋯(ν−3))/(2·4⋯(ν−2))·cos^{ν−2}θ)
 
-    Reference: Abramowitz & Stegun 1964, 26.7.3 and 26.7.4.
+    Reference: [abramowitz1964] 26.7.3 and 26.7.4.
 
     >>> round(within(12.706, 1), 4), round(within(2.228, 10), 4)
     (0.95, 0.95)
