@@ -146,10 +146,10 @@ def test_nothing_is_trained_twice_and_runs_are_not_needed(tmp_path: Path, monkey
 
 def test_stored_trials_of_the_package_come_first(tmp_path: Path) -> None:
     """What was trained at `small` is read from the package: no training, and the same claims as are stored."""
-    names = sorted(file.stem for file in (Path(conducting.__file__).parent / "stored" / "trials").glob("*.jsonl"))
+    names = sorted(file.stem for file in (STORED / "trials").glob("*.jsonl"))
     assert names
     for name in names:
-        stored = json.loads((Path(conducting.__file__).parent / "stored" / f"{name}.json").read_text())
+        stored = json.loads((STORED / f"{name}.json").read_text())
 
         def never(*_: object, **__: object) -> None:
             raise AssertionError("it is stored")

@@ -253,6 +253,8 @@ class Dynamics:
         >>> round(Dynamics("adamw").expected_square(1), 9)
         1.0
         """
+        if self.optimizer == "muon":
+            return 1.0  # UVᵀ is as long from the first step on
         return started_square(_direction(self, 1), t, corrected=self.corrects, zero_init=self.zero_init)
 
     def steady_update(self, shape: Shape, grad_norm: float = 1.0) -> float:
@@ -264,6 +266,8 @@ class Dynamics:
 
         That fluctuation ([theory] 1) comes with 1 − β2^t: within 1 % of a simulated walk for β2 from .9 to .999.
         """
+        if self.optimizer == "muon":
+            return 1.0
         f = _fluctuation(self)
         return self.expected_square(t) / _old_square(self) * (1 + (f - 1) * (1 - self.betas[1] ** t)) / f
 
