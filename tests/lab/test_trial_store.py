@@ -19,6 +19,7 @@ from equipoise.lab.train.result import Result
 from equipoise.lab.train.run_experiment import conduct
 from equipoise.lab.train.trial import Trial
 from equipoise.lab.train.trial_store import (
+    STORED,
     TRIALS,
     TrialStore,
     config,
