@@ -9,10 +9,11 @@
 
 from equipoise.theory import advice
 from equipoise.theory.bias import bias_factor, bias_slope, bias_turning_point, eps_factor, first_step
+from equipoise.theory.by_name import forecast, stationary, steps_to_equilibrium
 from equipoise.theory.directions import DECAYS, OPTIMIZERS, default_betas
 from equipoise.theory.distance import distance, steady_update
 from equipoise.theory.divergence import gaussian_kl
-from equipoise.theory.dynamics import Dynamics, forecast, stationary, steps_to_equilibrium
+from equipoise.theory.dynamics import Dynamics
 from equipoise.theory.memory import (
     Memory,
     design_lr,
