@@ -8,12 +8,12 @@ from typing import Any, ClassVar, final
 
 import numpy as np
 
-from equipoise.lab.experiments import _walks
-from equipoise.lab.experiments._checks import baseline, learnt, rotates
-from equipoise.lab.experiments._noisy import NOISY, is_noisy, not_by_heart
-from equipoise.lab.experiments._sweep import Turning, by_seed, cost, diverged, finished, seeds, stat, worse
-from equipoise.lab.experiments._tasks import CIFAR, DIGITS, METRICS, NEAR, TASKS, TEXT, WIKITEXT
+from equipoise.lab.experiments.adam import adam_walks
 from equipoise.lab.experiments.base import Done, Experiment, Outcome
+from equipoise.lab.experiments.shared.checks import baseline, learnt, rotates
+from equipoise.lab.experiments.shared.noisy import NOISY, is_noisy, not_by_heart
+from equipoise.lab.experiments.shared.sweep import Turning, by_seed, cost, diverged, finished, seeds, stat, worse
+from equipoise.lab.experiments.shared.tasks import CIFAR, DIGITS, METRICS, NEAR, TASKS, TEXT, WIKITEXT
 from equipoise.lab.report.claims import Claim, Stat
 from equipoise.lab.statistics import Check
 from equipoise.lab.train.result import Result
@@ -113,13 +113,13 @@ class BetaSweep(Experiment):
         still = turned.vary({"optimizer": "adamw", "schedule": "constant", "warmup": 0, "steps": 2 * turned.steps})
         found += [still.vary({"optimizer_options.betas": pair}) for pair in PAIRS]
         for pair in size.walks:
-            found.append(_walks.walk(pair, nested=False, width=size.width, steps=size.steps, rate=size.rate))
+            found.append(adam_walks.walk(pair, nested=False, width=size.width, steps=size.steps, rate=size.rate))
         return seeds(found, size.seeds)
 
     def measure(self, result: Result, run: Run) -> dict[str, Any]:
         """Of a walk where it settles; of a network its rotation, and what is reached without one."""
-        if _walks.is_walk(result.trial):
-            return {"walk": _walks.measure(run, result.trial)}
+        if adam_walks.is_walk(result.trial):
+            return {"walk": adam_walks.measure(run, result.trial)}
         return {"turning": Turning.measure(run), "baseline": baseline(result.trial)}
 
     def analyse(self, done: Sequence[Done]) -> Outcome:
@@ -130,7 +130,7 @@ class BetaSweep(Experiment):
             beta1, beta2 = one.trial.optimizer_options["betas"]
             if one.result.status == "failed":
                 continue
-            if _walks.is_walk(one.trial):
+            if adam_walks.is_walk(one.trial):
                 walks.setdefault((beta1, beta2), []).append(one)
             else:
                 noisy = STILL if one.trial.optimizer == "adamw" else NOISE
@@ -149,7 +149,7 @@ class BetaSweep(Experiment):
                 })  # fmt: skip
             claims += {NOISE: _disguised, STILL: _network}.get(task, lambda c, t=task: _claims(t, c))(cases)
         for pair, members in walks.items():
-            over = [_walks.over_theory(d) for d in finished(members)]
+            over = [adam_walks.over_theory(d) for d in finished(members)]
             claims += [
                 Claim(f"walk/{what}-{pair[0]:g}-{pair[1]:g}", "[theory] 1", f"{what} over theory's: walk, betas {pair}",
                       1.0, Stat.of([o[what] for o in over]), tolerance=0.02)
@@ -233,7 +233,7 @@ def _turn(members: Sequence[Done], base: Sequence[Done]) -> Stat:
 
 
 def _walk_turn(members: Sequence[Done]) -> float:
-    found = [_walks.over_theory(d)["rotation"] * _rotation(d.trial) for d in members]
+    found = [adam_walks.over_theory(d)["rotation"] * _rotation(d.trial) for d in members]
     return float(np.mean(found))
 
 

@@ -8,10 +8,10 @@ from typing import Any, ClassVar, final
 
 import numpy as np
 
-from equipoise.lab.experiments._checks import baseline, learnt
-from equipoise.lab.experiments._sweep import Turning, apart, by_seed, cost, diverged, finished, seeds, stat, worse
-from equipoise.lab.experiments._tasks import CIFAR, DIGITS, METRICS, NEAR, TASKS, TEXT, WIKITEXT
 from equipoise.lab.experiments.base import Done, Experiment, Outcome
+from equipoise.lab.experiments.shared.checks import baseline, learnt
+from equipoise.lab.experiments.shared.sweep import Turning, apart, by_seed, cost, diverged, finished, seeds, stat, worse
+from equipoise.lab.experiments.shared.tasks import CIFAR, DIGITS, METRICS, NEAR, TASKS, TEXT, WIKITEXT
 from equipoise.lab.report.claims import Claim, Stat
 from equipoise.lab.train.result import Result
 from equipoise.lab.train.trial import Trial

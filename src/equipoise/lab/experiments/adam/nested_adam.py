@@ -9,12 +9,12 @@ from typing import Any, ClassVar, final
 import numpy as np
 
 from equipoise._check import Array
-from equipoise.lab.experiments import _walks
-from equipoise.lab.experiments._checks import baseline, fair
-from equipoise.lab.experiments._sweep import best, by_seed, by_setting, diverged, finished, seeds, stat, worse
-from equipoise.lab.experiments._tasks import CIFAR, DIGITS, METRICS, NEAR, TASKS, TEXT, WIKITEXT
-from equipoise.lab.experiments._watched import hidden
+from equipoise.lab.experiments.adam import adam_walks
 from equipoise.lab.experiments.base import Done, Experiment, Outcome
+from equipoise.lab.experiments.shared.checks import baseline, fair
+from equipoise.lab.experiments.shared.sweep import best, by_seed, by_setting, diverged, finished, seeds, stat, worse
+from equipoise.lab.experiments.shared.tasks import CIFAR, DIGITS, METRICS, NEAR, TASKS, TEXT, WIKITEXT
+from equipoise.lab.experiments.shared.watched import hidden
 from equipoise.lab.report.claims import Claim, Stat
 from equipoise.lab.train.result import Result
 from equipoise.lab.train.trial import Trial
@@ -29,7 +29,7 @@ WALKS: tuple[Betas, ...] = ((0.9, 0.999), (0.9, 0.9), (0.9, 0.5))
 FIRST = 0.1
 """The share of the steps that are the first ones."""
 
-OPENING = _walks.FIRST
+OPENING = adam_walks.FIRST
 """Steps of the walks that are watched from the first step on."""
 
 
@@ -90,15 +90,17 @@ class NestedAdam(Experiment):
                 for betas in size.pairs for lr in lrs for nested in (False, True)
             ]  # fmt: skip
         for nested in (False, True):
-            found += [_walks.walk(b, nested=nested, width=size.width, steps=size.steps, rate=RATE) for b in size.walks]
+            found += [
+                adam_walks.walk(b, nested=nested, width=size.width, steps=size.steps, rate=RATE) for b in size.walks
+            ]
         # Wide, so that one walk says much; β2 = .999 as by default, and a short one.
-        found += [_walks.walk(b, nested=True, width=128, steps=OPENING, rate=RATE) for b in PAIRS]
+        found += [adam_walks.walk(b, nested=True, width=128, steps=OPENING, rate=RATE) for b in PAIRS]
         return seeds(found, size.seeds)
 
     def measure(self, result: Result, run: Run) -> dict[str, Any]:
         """Of a walk where it settles; of a network its first updates, and what is reached without one."""
-        if _walks.is_walk(result.trial):
-            return {"walk": _walks.measure(run, result.trial)}
+        if adam_walks.is_walk(result.trial):
+            return {"walk": adam_walks.measure(run, result.trial)}
         series = [run.series("update", name) for name in hidden(run)]
         firsts = [s.values[s.steps <= FIRST * result.trial.steps].mean() for s in series]
         return {"firsts": float(np.mean(firsts)), "baseline": baseline(result.trial)}
@@ -106,9 +108,9 @@ class NestedAdam(Experiment):
     def analyse(self, done: Sequence[Done]) -> Outcome:
         """Each at its best lr, their first updates, and the walks."""
         done = [one for one in done if one.result.status != "failed"]
-        nets = by_setting([d for d in done if not _walks.is_walk(d.trial)], ["model", "optimizer_options.betas", "lr",
-                          "optimizer_options.nested"], )  # fmt: skip
-        walks = [d for d in done if _walks.is_walk(d.trial)]
+        keys = ["model", "optimizer_options.betas", "lr", "optimizer_options.nested"]
+        nets = by_setting([d for d in done if not adam_walks.is_walk(d.trial)], keys)
+        walks = [d for d in done if adam_walks.is_walk(d.trial)]
         rows, claims = _tasks(nets)
         for betas, (plain, nested) in _by_order([d for d in walks if d.trial.steps != OPENING]).items():
             rows += [_walk_row(betas, members) for members in (plain, nested)]
@@ -220,7 +222,7 @@ def _firsts(done: Done) -> float:
 def _opening(done: Done) -> Array:
     """Size of an element of each first update, over that of an average of terms that are alike from the first on."""
     alike = Dynamics("adamw", betas=tuple(done.trial.optimizer_options["betas"]))
-    sizes = _walks.first_sizes(done)
+    sizes = adam_walks.first_sizes(done)
     return sizes / np.sqrt([alike.expected_square(t) for t in range(1, len(sizes) + 1)])
 
 
@@ -233,7 +235,7 @@ def _by_order(walks: Sequence[Done]) -> dict[Betas, tuple[list[Done], list[Done]
 
 
 def _walk_row(betas: Any, members: Sequence[Done]) -> dict[str, Any]:
-    over = [_walks.over_theory(d) for d in members]
+    over = [adam_walks.over_theory(d) for d in members]
     return {
         "task": "walk", "betas": f"{betas}", "order": _order(members), "lr": members[0].trial.lr, "metric": "",
         "value": "", "worse than Adam": "", "diverged at any lr": "",
@@ -246,10 +248,12 @@ def _walk_claims(betas: Any, plain: Sequence[Done], nested: Sequence[Done]) -> l
     width = plain[0].trial.data_options["inputs"]
     claims = []
     for what, tolerance in (("norm", 0.02), ("rotation", 0.01)):
-        theory = [getattr(_walks.expected(plain[0].trial, betas, nested=n, width=width), what) for n in (True, False)]
+        theory = [
+            getattr(adam_walks.expected(plain[0].trial, betas, nested=n, width=width), what) for n in (True, False)
+        ]
         ratio = theory[0] / theory[1]
         measured = by_seed(
-            nested, plain, lambda x, y, w=what, r=ratio: r * _walks.over_theory(x)[w] / _walks.over_theory(y)[w]
+            nested, plain, lambda x, y, w=what, r=ratio: r * adam_walks.over_theory(x)[w] / adam_walks.over_theory(y)[w]
         )
         claims.append(
             Claim(f"walk/{what}-{betas[0]:g}-{betas[1]:g}", "theory",

@@ -8,10 +8,20 @@ from typing import Any, ClassVar, final
 
 import numpy as np
 
-from equipoise.lab.experiments._checks import baseline, inside, learnt, on_validation, rotates
-from equipoise.lab.experiments._sweep import Turning, best, by_seed, by_setting, diverged, finished, seeds, stat, worse
-from equipoise.lab.experiments._tasks import CIFAR, DIGITS, METRICS, TASKS, TEXT, WIKITEXT
 from equipoise.lab.experiments.base import Done, Experiment, Outcome
+from equipoise.lab.experiments.shared.checks import baseline, inside, learnt, on_validation, rotates
+from equipoise.lab.experiments.shared.sweep import (
+    Turning,
+    best,
+    by_seed,
+    by_setting,
+    diverged,
+    finished,
+    seeds,
+    stat,
+    worse,
+)
+from equipoise.lab.experiments.shared.tasks import CIFAR, DIGITS, METRICS, TASKS, TEXT, WIKITEXT
 from equipoise.lab.report.claims import Claim
 from equipoise.lab.statistics import Check
 from equipoise.lab.train.result import Result

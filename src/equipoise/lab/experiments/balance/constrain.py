@@ -8,10 +8,10 @@ from typing import Any, ClassVar, final
 
 import numpy as np
 
-from equipoise.lab.experiments._checks import as_many, baseline, learnt, on_validation
-from equipoise.lab.experiments._sweep import best, by_seed, by_setting, seeds, stat
-from equipoise.lab.experiments._tasks import CIFAR, DIGITS, METRICS, NEAR, TASKS, TEXT, WIKITEXT
 from equipoise.lab.experiments.base import Done, Experiment, Outcome
+from equipoise.lab.experiments.shared.checks import as_many, baseline, learnt, on_validation
+from equipoise.lab.experiments.shared.sweep import best, by_seed, by_setting, seeds, stat
+from equipoise.lab.experiments.shared.tasks import CIFAR, DIGITS, METRICS, NEAR, TASKS, TEXT, WIKITEXT
 from equipoise.lab.report.claims import Claim, Stat
 from equipoise.lab.statistics import Check
 from equipoise.lab.train.result import Result

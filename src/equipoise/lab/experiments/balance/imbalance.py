@@ -8,9 +8,9 @@ from typing import Any, ClassVar, final
 
 import numpy as np
 
-from equipoise.lab.experiments._checks import baseline, fair
-from equipoise.lab.experiments._sweep import by_setting, gap, stat, tuned
 from equipoise.lab.experiments.base import Done, Experiment, Outcome
+from equipoise.lab.experiments.shared.checks import baseline, fair
+from equipoise.lab.experiments.shared.sweep import by_setting, gap, stat, tuned
 from equipoise.lab.report.claims import Claim, Stat
 from equipoise.lab.train.result import Result
 from equipoise.lab.train.trial import Trial

@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, final
 
-from equipoise.lab.experiments._checks import baseline, fair, learnt, rotates
-from equipoise.lab.experiments._noisy import NOISY, is_noisy, not_by_heart
-from equipoise.lab.experiments._sweep import Setting, Turning, best, by_seed, by_setting, gap, seeds, stat
 from equipoise.lab.experiments.base import Done, Experiment, Outcome
+from equipoise.lab.experiments.shared.checks import baseline, fair, learnt, rotates
+from equipoise.lab.experiments.shared.noisy import NOISY, is_noisy, not_by_heart
+from equipoise.lab.experiments.shared.sweep import Setting, Turning, best, by_seed, by_setting, gap, seeds, stat
 from equipoise.lab.report.claims import Claim, Stat
 from equipoise.lab.statistics import Check
 from equipoise.lab.train.result import Result

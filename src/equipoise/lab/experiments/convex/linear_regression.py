@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, ClassVar, final
 
-from equipoise.lab.experiments._convex import Convex, Size, sizes
+from equipoise.lab.experiments.convex.regression import Convex, Size, sizes
 
 if TYPE_CHECKING:
     from torch import Tensor

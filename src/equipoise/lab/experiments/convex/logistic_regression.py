@@ -6,8 +6,8 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, ClassVar, final
 
-from equipoise.lab.experiments._convex import Convex, Size, sizes
 from equipoise.lab.experiments.base import Done, Outcome
+from equipoise.lab.experiments.convex.regression import Convex, Size, sizes
 from equipoise.lab.report.claims import Claim, Stat
 
 if TYPE_CHECKING:

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 import numpy as np
 
 from equipoise._check import Array
-from equipoise.lab.experiments._checks import inside
-from equipoise.lab.experiments._sweep import by_setting, seeds, tuned
 from equipoise.lab.experiments.base import Done, Experiment, Outcome
+from equipoise.lab.experiments.shared.checks import inside
+from equipoise.lab.experiments.shared.sweep import by_setting, seeds, tuned
 from equipoise.lab.report.claims import Claim, Stat
 from equipoise.lab.statistics import Check
 from equipoise.lab.train.result import Result

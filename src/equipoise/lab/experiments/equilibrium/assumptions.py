@@ -10,9 +10,9 @@ from typing import Any, ClassVar, final
 import numpy as np
 
 from equipoise._check import Array
-from equipoise.lab.experiments._checks import relaxed
-from equipoise.lab.experiments._watched import hidden, rms
 from equipoise.lab.experiments.base import Done, Experiment, Outcome
+from equipoise.lab.experiments.shared.checks import relaxed
+from equipoise.lab.experiments.shared.watched import hidden, rms
 from equipoise.lab.report.claims import Claim, Stat
 from equipoise.lab.statistics import Check
 from equipoise.lab.train.result import Result

@@ -10,8 +10,8 @@ from typing import Any, ClassVar, final
 import numpy as np
 
 from equipoise._check import Array
-from equipoise.lab.experiments._watched import of_neurons
 from equipoise.lab.experiments.base import Done, Experiment, Outcome
+from equipoise.lab.experiments.shared.watched import of_neurons
 from equipoise.lab.report.claims import Claim, Stat
 from equipoise.lab.train.result import Result
 from equipoise.lab.train.trial import Trial

@@ -10,11 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from equipoise._check import Array
-from equipoise.lab.experiments._checks import baseline, inside, learnt
-from equipoise.lab.experiments._noisy import NOISY, is_noisy, not_by_heart
-from equipoise.lab.experiments._sweep import best, by_seed, by_setting, gap, seeds, stat
-from equipoise.lab.experiments._tasks import CIFAR, DIGITS, TEXT, WIKITEXT
 from equipoise.lab.experiments.base import Done, Experiment, Outcome
+from equipoise.lab.experiments.shared.checks import baseline, inside, learnt
+from equipoise.lab.experiments.shared.noisy import NOISY, is_noisy, not_by_heart
+from equipoise.lab.experiments.shared.sweep import best, by_seed, by_setting, gap, seeds, stat
+from equipoise.lab.experiments.shared.tasks import CIFAR, DIGITS, TEXT, WIKITEXT
 from equipoise.lab.report.claims import Claim, Stat
 from equipoise.lab.statistics import Check
 from equipoise.lab.train.result import Result

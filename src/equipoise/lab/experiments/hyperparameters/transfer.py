@@ -9,10 +9,10 @@ from typing import Any, ClassVar, final
 
 import numpy as np
 
-from equipoise.lab.experiments._checks import baseline, inside, learnt, on_validation
-from equipoise.lab.experiments._sweep import best, by_seed, by_setting, gap, seeds, stat
-from equipoise.lab.experiments._tasks import TEXT, WIKITEXT
 from equipoise.lab.experiments.base import Done, Experiment, Outcome
+from equipoise.lab.experiments.shared.checks import baseline, inside, learnt, on_validation
+from equipoise.lab.experiments.shared.sweep import best, by_seed, by_setting, gap, seeds, stat
+from equipoise.lab.experiments.shared.tasks import TEXT, WIKITEXT
 from equipoise.lab.report.claims import Claim
 from equipoise.lab.statistics import LOOKS, Check
 from equipoise.lab.train.result import Result

@@ -9,11 +9,11 @@ from typing import Any, ClassVar, final
 import numpy as np
 
 from equipoise._check import Array
-from equipoise.lab.experiments._checks import baseline, learnt
-from equipoise.lab.experiments._sweep import by_seed, by_setting, seeds, stat
-from equipoise.lab.experiments._tasks import CIFAR, TEXT, WIKITEXT
-from equipoise.lab.experiments._watched import curve, hidden
 from equipoise.lab.experiments.base import Done, Experiment, Outcome
+from equipoise.lab.experiments.shared.checks import baseline, learnt
+from equipoise.lab.experiments.shared.sweep import by_seed, by_setting, seeds, stat
+from equipoise.lab.experiments.shared.tasks import CIFAR, TEXT, WIKITEXT
+from equipoise.lab.experiments.shared.watched import curve, hidden
 from equipoise.lab.report.claims import Claim, Stat
 from equipoise.lab.statistics import Check
 from equipoise.lab.train.result import Result

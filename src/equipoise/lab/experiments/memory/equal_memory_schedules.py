@@ -8,11 +8,11 @@ from typing import Any, ClassVar, final
 
 import numpy as np
 
-from equipoise.lab.experiments._checks import baseline, fair
-from equipoise.lab.experiments._sweep import Setting, by_seed, by_setting, gap, seeds, stat, tuned
-from equipoise.lab.experiments._tasks import CIFAR, DIGITS, TEXT, WIKITEXT
-from equipoise.lab.experiments._watched import curve, hidden
 from equipoise.lab.experiments.base import Done, Experiment, Outcome
+from equipoise.lab.experiments.shared.checks import baseline, fair
+from equipoise.lab.experiments.shared.sweep import Setting, by_seed, by_setting, gap, seeds, stat, tuned
+from equipoise.lab.experiments.shared.tasks import CIFAR, DIGITS, TEXT, WIKITEXT
+from equipoise.lab.experiments.shared.watched import curve, hidden
 from equipoise.lab.report.claims import Claim, Stat
 from equipoise.lab.statistics import Check
 from equipoise.lab.train.result import Result

@@ -9,9 +9,9 @@ from typing import Any, ClassVar, final
 import numpy as np
 
 from equipoise._check import Array
-from equipoise.lab.experiments._recall import Recall, thirds
-from equipoise.lab.experiments._sweep import seeds, stat
 from equipoise.lab.experiments.base import Done, Experiment, Outcome
+from equipoise.lab.experiments.memory.recall import Recall, thirds
+from equipoise.lab.experiments.shared.sweep import seeds, stat
 from equipoise.lab.report.claims import Claim, Stat
 from equipoise.lab.statistics import Check
 from equipoise.lab.train.trial import Trial

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from equipoise._extras import MissingExtraError
-from equipoise.lab.experiments._sweep import Setting, Turning, chosen_by, finished, stat
 from equipoise.lab.experiments.base import Done
+from equipoise.lab.experiments.shared.sweep import Setting, Turning, chosen_by, finished, stat
 from equipoise.lab.statistics import Check
 from equipoise.lab.train.trial import Trial
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from equipoise.lab.experiments._sweep import finished, stat
 from equipoise.lab.experiments.base import Done
+from equipoise.lab.experiments.shared.sweep import finished, stat
 from equipoise.lab.statistics import Check
 from equipoise.lab.train.trial import Trial
 

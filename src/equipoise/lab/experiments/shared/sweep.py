@@ -10,8 +10,8 @@ from typing import Any, final
 import numpy as np
 
 from equipoise._check import Array
-from equipoise.lab.experiments._watched import curve, hidden, of_neurons
 from equipoise.lab.experiments.base import Done
+from equipoise.lab.experiments.shared.watched import curve, hidden, of_neurons
 from equipoise.lab.report.claims import Stat, hashable
 from equipoise.lab.train.trial import Trial
 from equipoise.monitor import Run

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from equipoise.lab.experiments._watched import rms, settled
 from equipoise.lab.experiments.base import Done
+from equipoise.lab.experiments.shared.watched import rms, settled
 from equipoise.lab.train.trial import Trial
 from equipoise.monitor import Run
 from equipoise.theory import Stationary, stationary
