@@ -287,6 +287,15 @@ def lab_workloads_payoff(
     typer.echo(str(page))
 
 
+@workloads.command("describe")
+def lab_workloads_describe(stored: Stored = None) -> None:
+    """Store the shapes and sizes of the workloads' parameters, which their plans need, where they are not stored yet."""
+    from equipoise.lab.workloads.plans import describe
+    from equipoise.lab.workloads.store import STORED
+
+    describe(stored or STORED, lambda name: typer.echo(name, err=True))
+
+
 @workloads.command("baselines")
 def lab_workloads_baselines(stored: Stored = None) -> None:
     """Measure what is reached on the workloads' data without a network, where it is not stored yet; some minutes."""
