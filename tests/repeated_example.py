@@ -1,6 +1,6 @@
 """An example several times, each in a child of a process that has loaded what it imports, which takes seconds.
 
-[torchrun --nproc-per-node 2] many_runs.py EXAMPLE MODULES DTYPE PORT COMMAND [DTYPE PORT COMMAND...]
+[torchrun --nproc-per-node 2] repeated_example.py EXAMPLE MODULES DTYPE PORT COMMAND [DTYPE PORT COMMAND...]
 
 Modules are joined by commas, and each command is one argument, as in a shell. Processes of torchrun meet at their own
 port, as its store can be used once.

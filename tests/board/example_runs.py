@@ -1,16 +1,13 @@
 """Runs to look at: trained, crashed, empty, odd names, and large, made without training."""
 
 import contextlib
-import sys
 from pathlib import Path
 from typing import Any
 
+import demo
 import numpy as np
 
 from equipoise.monitor import Column, Layout, Quantity, RunWriter, TensorInfo
-
-sys.path.insert(0, str(Path(__file__).parents[2] / "examples"))
-import demo
 
 EVIL = "<script>window.hacked=1</script>"
 EVIL_TOO = '"><img src=x onerror="window.hacked=1">$$x$$'

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import made
 import pytest
-from serving import board
-from test_serve import ask
+from tests.board import example_runs
+from tests.board.board_process import board
+from tests.board.test_server import ask
 
 from equipoise.board.listing import FIGURE, OUTCOME, Runs
 from equipoise.lab.experiments import Experiment, Outcome
@@ -28,7 +28,7 @@ class Small(Experiment):
     """Three seeds of a few steps."""
 
     name, source, about = "small", "a test", "Does it run?"
-    statements = {"it": f"a test: it learns {made.EVIL}"}  # noqa: RUF012
+    statements = {"it": f"a test: it learns {example_runs.EVIL}"}  # noqa: RUF012
 
     def trials(self, preset: str) -> list[Trial]:
         """Three seeds."""
@@ -36,8 +36,11 @@ class Small(Experiment):
 
     def analyse(self, done: Any) -> Outcome:
         """With a name that is no good."""
-        rows = [{"system": made.EVIL, **row} for row in over_seeds([d.result for d in done], ["test_accuracy"], ["lr"])]
-        return Outcome(rows, [Claim("it", made.EVIL, "accuracy", 0.0, rows[0]["test_accuracy"], "above")])
+        rows = [
+            {"system": example_runs.EVIL, **row}
+            for row in over_seeds([d.result for d in done], ["test_accuracy"], ["lr"])
+        ]
+        return Outcome(rows, [Claim("it", example_runs.EVIL, "accuracy", 0.0, rows[0]["test_accuracy"], "above")])
 
     def draw(self, outcome: Outcome, figure: Any) -> None:
         """A point."""
@@ -89,8 +92,8 @@ def test_its_page_has_figure_claims_table_and_links(url: str) -> None:
     assert status == 200
     assert "1 of 1 claims agree with the source" in text
     assert "data:image/svg+xml;base64," in text
-    assert made.EVIL not in text
-    assert text.count(html.escape(made.EVIL)) >= 2, "the source of the claim, and a cell of the table"
+    assert example_runs.EVIL not in text
+    assert text.count(html.escape(example_runs.EVIL)) >= 2, "the source of the claim, and a cell of the table"
     key = Trial(lr=3e-3, steps=20, seed=1).key
     assert f"run?run=small/{key}/run" in text
     status, page = ask(f"{url}/run?run=small/{key}/run")
@@ -122,7 +125,7 @@ def test_an_outcome_that_is_too_large_is_not_read(lab: Path, monkeypatch: pytest
 
 
 def test_reading_a_run_does_not_make_it_newer(tmp_path: Path) -> None:
-    path = made.made(tmp_path / "run", ["a.weight"], rows=5)
+    path = example_runs.made(tmp_path / "run", ["a.weight"], rows=5)
     before = signature(path)
     (path / "run.sqlite-wal").touch()  # as readers of a file in WAL mode leave it
     assert signature(path) == before

@@ -16,12 +16,12 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import made
 import numpy as np
 import pytest
 from bokeh.document import Document
 from bokeh.server.connection import ServerConnection
-from serving import board, command
+from tests.board import example_runs
+from tests.board.board_process import board, command
 from tornado.httpclient import HTTPClientError, HTTPRequest
 from tornado.websocket import websocket_connect
 
@@ -37,10 +37,10 @@ OUTSIDE = "outside"
 @pytest.fixture(scope="module")
 def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     top = tmp_path_factory.mktemp("top")
-    made.made(top / OUTSIDE, ["secret.weight"], rows=5)
+    example_runs.made(top / OUTSIDE, ["secret.weight"], rows=5)
     runs = top / "runs"
-    made.made(runs / "group" / "good", ["a.weight", made.EVIL], rows=20)
-    made.empty(runs / "empty")
+    example_runs.made(runs / "group" / "good", ["a.weight", example_runs.EVIL], rows=20)
+    example_runs.empty(runs / "empty")
     (runs / "broken").mkdir()
     (runs / "broken" / "run.sqlite").write_bytes(b"<script>junk</script>" * 50)
     (runs / "link").symlink_to(top / OUTSIDE)
@@ -243,7 +243,7 @@ def test_files_are_only_read(root: Path) -> None:
 
 
 def test_a_live_page_gets_new_rows(tmp_path: Path) -> None:
-    growing = made.Growing(tmp_path / "live", ["a.weight"])
+    growing = example_runs.Growing(tmp_path / "live", ["a.weight"])
     growing.grow(5)
     document = built(tmp_path, "live")
     assert column(document, "run-axis", "step").tolist() == [1, 2, 3, 4, 5]
@@ -258,7 +258,7 @@ def test_a_live_page_gets_new_rows(tmp_path: Path) -> None:
 
 
 def test_a_run_that_goes_wrong_while_it_is_shown_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    growing = made.Growing(tmp_path / "live", ["a.weight"])
+    growing = example_runs.Growing(tmp_path / "live", ["a.weight"])
     growing.grow(5)
     document = built(tmp_path, "live")
     growing.grow(1)
@@ -275,7 +275,7 @@ def test_a_run_that_goes_wrong_while_it_is_shown_says_so(tmp_path: Path, monkeyp
 
 
 def test_a_page_that_nobody_sees_is_not_read_again(tmp_path: Path) -> None:
-    growing = made.Growing(tmp_path / "live", ["a.weight"])
+    growing = example_runs.Growing(tmp_path / "live", ["a.weight"])
     growing.grow(5)
     document = built(tmp_path, "live")
     session = SimpleNamespace(connection_count=0)

@@ -1,6 +1,6 @@
 """Fuzzed TOML, run files and outcomes: whatever is in a file, the answer is words and never a traceback.
 
-More cases: EQUIPOISE_DRILLS=50 pytest tests/drills/test_files.py, as for the optimizers.
+More cases: EQUIPOISE_DRILLS=50 pytest tests/fuzz/test_files.py, as for the optimizers.
 """
 
 import contextlib
@@ -17,12 +17,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import loops
 import pytest
 import torch
-from drawn import cases
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.fuzz.draw import cases
+from tests.monitor import loops
 
 import equipoise
 import equipoise as eq
@@ -145,11 +145,11 @@ def test_settings(desk: Path) -> None:
 
     @cases(500)
     @given(text=toml(SETTING))
-    def drill(text: bytes) -> None:
+    def fuzz(text: bytes) -> None:
         (desk / "a.toml").write_bytes(text)
         answered.append(in_words(lambda: str(plan_setting(read_setting(desk / "a.toml")).to_dict())))
 
-    drill()
+    fuzz()
     assert 0.1 < sum(answered) / len(answered) < 0.9
 
 
@@ -317,12 +317,12 @@ def test_runs_with_damaged_bytes(desk: Path, watched: Path) -> None:
 
     @cases(150)
     @given(seed=st.integers(0, 2**32))
-    def drill(seed: int) -> None:
+    def fuzz(seed: int) -> None:
         (desk / "hurt").mkdir(exist_ok=True)
         (desk / "hurt" / schema.FILE).write_bytes(damaged(data, random.Random(seed)))
         opened.append(read_all(desk / "hurt"))
 
-    drill()
+    fuzz()
     assert sum(opened) > len(opened) / 2, "most damage leaves something to read"
 
 
@@ -338,11 +338,11 @@ def test_runs_with_wrong_lines(desk: Path, watched: Path) -> None:
 
     @cases(200)
     @given(seed=st.integers(0, 2**32), sign=st.booleans())
-    def drill(seed: int, sign: bool) -> None:
+    def fuzz(seed: int, sign: bool) -> None:
         meddled_copy(watched, desk / "odd", seed, sign)
         opened.append(read_all(desk / "odd"))
 
-    drill()
+    fuzz()
     assert sum(opened) > len(opened) / 2
 
 

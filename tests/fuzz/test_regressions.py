@@ -1,4 +1,4 @@
-"""What the drills have found, each by itself."""
+"""Faults that fuzzing has found, one test each."""
 
 import json
 import sqlite3
@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import runs
 import torch
+from tests.monitor.store import example_runs
 from torch import nn
 
 import equipoise as eq
@@ -175,7 +175,7 @@ def test_an_lr_whose_square_is_lost_is_refused() -> None:
 
 def changed(path: Path, sql: str, *values: Any) -> eq.Run:
     """A run in whose file somebody changed something."""
-    runs.write(path, runs.numbers(20))
+    example_runs.write(path, example_runs.numbers(20))
     db = sqlite3.connect(path / schema.FILE)
     db.execute(sql, values)
     for line in db.execute("SELECT id, life, kind, key, step, time, value FROM records").fetchall():

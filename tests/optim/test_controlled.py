@@ -5,9 +5,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-import references
 import torch
-from table import TURN
+from tests.optim import references
+from tests.optim.table import TURN
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from equipoise import optim, schedules, theory

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from table import ALL, CONTROLLED, MATRIX, PLAIN, Row
+from tests.optim.table import ALL, CONTROLLED, MATRIX, PLAIN, Row
 
 from equipoise.optim.engine.base import RuleOptimizer
 from equipoise.optim.moves import Decay

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from tests import ROOT
 
 import equipoise as eq
 from equipoise import schedules, theory
@@ -137,7 +138,7 @@ def test_each_fault_is_found(code: str) -> None:
 
 
 def test_every_finding_has_a_section_in_the_docs() -> None:
-    text = (Path(__file__).parents[2] / "docs/findings.md").read_text()
+    text = (ROOT / "docs/findings.md").read_text()
     for code in FAULTS:
         assert f"\n## `{code}`" in text, code
     sections = {line[4:-1] for line in text.splitlines() if line.startswith("## `")}
@@ -436,7 +437,7 @@ def test_bad_arguments_are_named() -> None:
 
 def test_schema_is_as_documented() -> None:
     data = eq.plan(**{**HEALTHY, "steps": 5000, "warmup": 100}).to_dict()
-    documented = (Path(__file__).parents[2] / "docs/plan.md").read_text()
+    documented = (ROOT / "docs/plan.md").read_text()
     for key in data:
         assert f"`{key}`" in documented, key
     assert set(data["findings"][0]) == {"code", "severity", "where", "evidence", "expected", "advice", "source"}

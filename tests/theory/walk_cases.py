@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from walks import simulate
+from tests.theory.simulated_walks import simulate
 
 from equipoise.theory import stationary
 

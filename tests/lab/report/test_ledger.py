@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from tests import ROOT
 from typer.testing import CliRunner
 
 from equipoise.cli import app
@@ -126,7 +127,7 @@ def test_every_experiment_makes_statements() -> None:
 
 
 def test_the_page_is_what_the_ledger_says() -> None:
-    page = (Path(__file__).parents[2] / "docs" / "evidence.md").read_text()
+    page = (ROOT / "docs" / "evidence.md").read_text()
     inner = page.split("<!-- begin: evidence -->\n")[1].split("\n<!-- end: evidence -->")[0]
     assert inner == evidence(ledger())
 

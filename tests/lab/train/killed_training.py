@@ -1,4 +1,4 @@
-"""Train a trial and die by SIGKILL in the middle: python killed.py CONFIG PATH STEP."""
+"""Train a trial and die by SIGKILL in the middle: python killed_training.py CONFIG PATH STEP."""
 
 import os
 import signal

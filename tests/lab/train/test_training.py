@@ -2,7 +2,6 @@
 
 import dataclasses
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -87,10 +86,9 @@ KILLED = {
 @pytest.mark.parametrize("trial", KILLED.values(), ids=KILLED)
 def test_a_killed_trial_goes_on_bit_for_bit(trial: Trial, tmp_path: Path) -> None:
     whole = train(trial, tmp_path / "whole")
-    script = Path(__file__).with_name("killed.py")
+    script = Path(__file__).with_name("killed_training.py")
     command = [sys.executable, str(script), trial.to_json(), str(tmp_path / "killed"), "60"]
-    path = os.pathsep.join(sys.path)
-    done = subprocess.run(command, env=os.environ | {"PYTHONPATH": path}, check=False, capture_output=True)
+    done = subprocess.run(command, check=False, capture_output=True)
     assert done.returncode == -9, done.stderr
     assert (tmp_path / "killed" / "checkpoint.pt").exists()
     assert not (tmp_path / "killed" / "result.json").exists()

@@ -166,10 +166,7 @@ def test_stored_trials_of_the_package_come_first(tmp_path: Path) -> None:
 
 
 SCRIPT = """
-import sys
-from pathlib import Path
-sys.path.insert(0, {folder!r})
-from test_trial_store import Own
+from tests.lab.train.test_trial_store import Own
 from equipoise.lab.train.run_experiment import conduct
 
 if __name__ == "__main__":
@@ -179,9 +176,8 @@ if __name__ == "__main__":
 
 def test_rounds_go_on_after_a_kill(tmp_path: Path) -> None:
     """Killed in the second round or later; the same call gives what an undisturbed one gives."""
-    (tmp_path / "go.py").write_text(SCRIPT.format(folder=str(Path(__file__).parent)))
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
-    process = subprocess.Popen([sys.executable, "go.py"], cwd=tmp_path, env=environment)
+    (tmp_path / "go.py").write_text(SCRIPT)
+    process = subprocess.Popen([sys.executable, "go.py"], cwd=tmp_path)
     late = time.monotonic() + 300
     while len(list(tmp_path.glob("lab/*/result.json"))) < 4:
         assert process.poll() is None
@@ -191,7 +187,7 @@ def test_rounds_go_on_after_a_kill(tmp_path: Path) -> None:
     process.wait()
     before = {p: p.stat().st_mtime_ns for p in tmp_path.glob("lab/*/result.json")}
     assert len(before) < 8
-    again = subprocess.run([sys.executable, "go.py"], cwd=tmp_path, env=environment, check=False)
+    again = subprocess.run([sys.executable, "go.py"], cwd=tmp_path, check=False)
     assert again.returncode == 0
     stored = json.loads((tmp_path / "lab" / "outcome.json").read_text())
     assert stored["seeds"] == 8

@@ -1,7 +1,6 @@
 """Sweeps that are stopped, killed and gone on with: nothing is trained twice, and nothing that has ended is lost."""
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -10,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from synthetic_workloads import WORKLOAD, bowl, ended
+from tests.lab.workloads.synthetic_workloads import WORKLOAD, bowl, ended
 from typer.testing import CliRunner
 
 from equipoise.cli import app
@@ -33,7 +32,7 @@ TINY = Workload(
 KILLED = """
 import sys
 from pathlib import Path
-from test_run_of_workloads import TINY
+from tests.lab.workloads.test_run import TINY
 from equipoise.lab.workloads import WORKLOADS, run
 WORKLOADS.clear()
 WORKLOADS["tiny"] = TINY
@@ -79,8 +78,7 @@ def test_it_goes_on_where_it_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 def test_a_kill_loses_the_running_trial_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    here = f"{Path(__file__).parent}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"
-    process = subprocess.Popen([sys.executable, "-c", KILLED, str(tmp_path)], env=os.environ | {"PYTHONPATH": here})
+    process = subprocess.Popen([sys.executable, "-c", KILLED, str(tmp_path)])
     file = tmp_path / "stored" / "tiny.jsonl"
     try:
         until = time.monotonic() + 120

@@ -3,7 +3,7 @@
 import math
 
 import pytest
-from synthetic_workloads import WORKLOAD, bowl, ended, swept
+from tests.lab.workloads.synthetic_workloads import WORKLOAD, bowl, ended, swept
 
 from equipoise.lab.train.trial import Trial
 from equipoise.lab.workloads import STAGES, WORKLOADS, best, planned

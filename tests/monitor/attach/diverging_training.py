@@ -1,13 +1,13 @@
 """A program that trains until gradients are infinite, under a progress bar, with logging as Python has it by itself.
 
-python says.py FOLDER
+python diverging_training.py FOLDER
 """
 
 import sys
 from pathlib import Path
 
 import torch
-from loops import network, train
+from tests.monitor.loops import network, train
 from torch.optim import SGD
 from tqdm import tqdm
 

@@ -1,12 +1,12 @@
 """A process that trains a watched model, says each step that it has taken, and then does nothing until it is killed.
 
-python watch_victim.py FOLDER STEPS
+python killed_training.py FOLDER STEPS
 """
 
 import sys
 import time
 
-from loops import network, train
+from tests.monitor.loops import network, train
 from torch.optim import SGD
 
 import equipoise as eq

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from loops import loss_of, network, train
+from tests.monitor.loops import loss_of, network, train
 
 import equipoise as eq
 from equipoise.monitor.attach import cadence

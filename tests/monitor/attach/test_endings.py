@@ -13,7 +13,7 @@ import pytest
 import equipoise as eq
 from equipoise.monitor.attach.endings import status_of
 
-PROGRAM = Path(__file__).with_name("leaves.py")
+PROGRAM = Path(__file__).with_name("unclosed_training.py")
 
 
 def complete(path: Path, steps: int) -> str:

@@ -11,15 +11,15 @@ from pathlib import Path
 
 import pytest
 import torch
-from loops import network, train
-from says import diverged
+from tests.monitor.attach.diverging_training import diverged
+from tests.monitor.loops import network, train
 from torch import nn
 from torch.optim import SGD
 
 import equipoise as eq
 
 LOGGER = logging.getLogger("equipoise")
-PROGRAM = Path(__file__).with_name("says.py")
+PROGRAM = Path(__file__).with_name("diverging_training.py")
 
 
 @contextlib.contextmanager

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 import torch.distributed as dist
-from loops import network, train, value, watched
+from tests.monitor.loops import network, train, value, watched
 
 import equipoise as eq
 
@@ -28,7 +28,7 @@ def two_ranks(folder: Path, *kinds: str) -> None:
     with socket.socket() as s:
         s.bind(("127.0.0.1", 0))
         port = str(s.getsockname()[1])
-    script = Path(__file__).with_name("watch_ranks.py")
+    script = Path(__file__).with_name("watched_ranks.py")
     ranks = [subprocess.Popen([sys.executable, script, str(rank), port, folder, *kinds]) for rank in range(2)]
     try:
         assert [rank.wait(timeout=120) for rank in ranks] == [0, 0]

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from loops import loss_of, network, value
+from tests.monitor.loops import loss_of, network, value
 from torch import nn
 
 import equipoise as eq

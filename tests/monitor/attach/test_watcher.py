@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from loops import loss_of, network, train, value, watched
+from tests.monitor.loops import loss_of, network, train, value, watched
 from torch import nn
 
 import equipoise as eq
@@ -487,7 +487,7 @@ def test_the_copy_of_the_weights_is_given_back(monkeypatch: pytest.MonkeyPatch, 
 
 def test_kill_9_loses_less_than_half_a_second(tmp_path: Path) -> None:
     """All measured steps are there half a second after the last one, and all that was logged."""
-    script = Path(__file__).with_name("watch_victim.py")
+    script = Path(__file__).with_name("killed_training.py")
     with subprocess.Popen([sys.executable, script, tmp_path, "20"], stdout=subprocess.PIPE, text=True) as victim:
         assert victim.stdout is not None
         said = [int(victim.stdout.readline()) for _ in range(20)]

@@ -1,6 +1,6 @@
 """A program that trains a watched model, and ends without closing the watch.
 
-python leaves.py FOLDER STEPS ENDING
+python unclosed_training.py FOLDER STEPS ENDING
 
 It says "trained" when all steps are taken and logged. Endings: what is done then, by name in `ENDINGS`.
 """
@@ -14,7 +14,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from loops import network, train
+from tests.monitor.loops import network, train
 from torch.optim import SGD
 
 import equipoise as eq

@@ -1,6 +1,6 @@
 """One of two gloo ranks that train a watched model under FSDP2 and under DDP; started by its test.
 
-python watch_ranks.py RANK PORT FOLDER KIND...
+python watched_ranks.py RANK PORT FOLDER KIND...
 
 Kinds: fsdp, ddp, budget (FSDP2 at the default cadence), both (two optimizers), apart (float64, DTensors on a part of
 the ranks), and what fails on the second rank: before, after, spectra, send, look. The weights at the end are saved as
@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from loops import loss_of, network
+from tests.monitor.loops import loss_of, network
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel

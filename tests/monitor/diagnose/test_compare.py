@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from nets import Cnn, Gpt, images, text
+from tests.monitor.diagnose.networks import Cnn, Gpt, images, text
 from torch import Tensor, nn
 
 import equipoise as eq

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 import torch
 from accelerate import Accelerator
-from loops import loss_of, network
-from offline import history
+from tests.monitor.loops import loss_of, network
+from tests.monitor.sinks.wandb_file import history
 from torch.utils.data import Dataset
 from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainerCallback, TrainingArguments
 

@@ -7,7 +7,7 @@ import lightning.pytorch as pl
 import pytest
 import torch
 from lightning.pytorch.callbacks import ModelCheckpoint
-from loops import network
+from tests.monitor.loops import network
 from torch.utils.data import DataLoader, TensorDataset
 
 import equipoise as eq

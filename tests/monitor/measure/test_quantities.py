@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from loops import loss_of, network, train, value, watched
+from tests.monitor.loops import loss_of, network, train, value, watched
 
 import equipoise as eq
 from equipoise import theory

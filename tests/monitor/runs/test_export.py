@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 import polars as pl
 import pytest
-from runs import LAYOUT, numbers, write
+from tests.monitor.store.example_runs import LAYOUT, numbers, write
 
 from equipoise.monitor import Column, Layout, Run, RunError, RunWriter
 from equipoise.monitor.runs import export as exporting

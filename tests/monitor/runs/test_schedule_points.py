@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from loops import network, train
+from tests.monitor.loops import network, train
 
 import equipoise as eq
 from equipoise.monitor import Run

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from loops import network, train
+from tests.monitor.loops import network, train
 
 import equipoise as eq
 from equipoise.finding import Finding

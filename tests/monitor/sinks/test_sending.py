@@ -11,8 +11,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from loops import network, train
-from sent import ODD, note, run
+from tests.monitor.loops import network, train
+from tests.monitor.sinks.sent_run import ODD, note, run
 
 import equipoise as eq
 from equipoise.finding import Finding

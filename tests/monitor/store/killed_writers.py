@@ -11,7 +11,7 @@ import signal
 import sys
 import time
 
-from runs import LAYOUT
+from tests.monitor.store.example_runs import LAYOUT
 
 from equipoise.monitor import RunWriter
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from runs import LAYOUT, assert_summaries_are_right, numbers, wide, write
+from tests.monitor.store.example_runs import LAYOUT, assert_summaries_are_right, numbers, wide, write
 
 from equipoise.monitor import Run, RunError, RunWriter
 from equipoise.monitor.store import schema
@@ -22,19 +22,15 @@ HERE = Path(__file__).parent
 KILLS = 20
 
 
-def environment() -> dict[str, str]:
-    return os.environ | {"PYTHONPATH": os.pathsep.join([str(HERE), *(p for p in sys.path if p)])}
-
-
 def python(code: str, *arguments: object, **options) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-c", code, *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, check=False, env=environment(), **options)
+    return subprocess.run(command, capture_output=True, text=True, check=False, **options)
 
 
 def test_twenty_kills(tmp_path: Path) -> None:
     path = tmp_path / "run"
-    command = [sys.executable, str(HERE / "victim.py"), str(path), str(KILLS), "7"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment())
+    command = [sys.executable, str(HERE / "killed_writers.py"), str(path), str(KILLS), "7"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     lives = {number: json.loads(line) for number, line in enumerate(done.stdout.splitlines(), start=1)}
     assert len(lives) == KILLS
@@ -188,7 +184,7 @@ def test_a_full_disk_is_one_finding_and_training_goes_on(tmp_path: Path) -> None
     code = """
 import json, resource, sys, logging, numpy as np
 logging.basicConfig(level=logging.WARNING)
-from runs import wide
+from tests.monitor.store.example_runs import wide
 from equipoise.monitor import RunWriter
 writer = RunWriter(sys.argv[1], layouts=[wide(500)], buffer=200_000)
 most = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
@@ -228,7 +224,7 @@ def test_a_directory_that_cannot_be_written(tmp_path: Path) -> None:
     code = """
 import os, sys, logging
 logging.basicConfig(level=logging.WARNING)
-from runs import LAYOUT
+from tests.monitor.store.example_runs import LAYOUT
 from equipoise.monitor import RunError, RunWriter
 os.getuid() == 0 and (os.setgroups([]), os.setuid(65534))
 with RunWriter(sys.argv[1], layouts=[LAYOUT], meta={"a": 1}) as writer:
@@ -281,7 +277,7 @@ with Run.open(sys.argv[1]) as run:
     with RunWriter(tmp_path / "run", layouts=[LAYOUT], strict=True) as writer:
         assert writer.flush()  # else a reader may be there before the layout is
         command = [sys.executable, "-c", code, str(tmp_path / "run")]
-        readers = [subprocess.Popen(command, env=environment(), stdout=subprocess.PIPE, text=True) for _ in range(2)]
+        readers = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(2)]
         for reader in readers:
             assert reader.stdout is not None
             assert reader.stdout.readline() == "ready\n"

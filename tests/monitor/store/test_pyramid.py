@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from runs import LAYOUT, assert_summaries_are_right, numbers, wide, write
+from tests.monitor.store.example_runs import LAYOUT, assert_summaries_are_right, numbers, wide, write
 
 from equipoise.monitor import Column, Layout, Run, RunWriter
 from equipoise.monitor.store import pyramid

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from runs import LAYOUT, numbers, write
+from tests.monitor.store.example_runs import LAYOUT, numbers, write
 
 from equipoise.monitor import Column, Layout, Run, RunError, RunWriter
 from equipoise.monitor.store import schema
@@ -239,7 +239,7 @@ def test_a_surviving_worker_does_not_hold_the_run(tmp_path: Path) -> None:
     """A DataLoader's worker may outlive its killed parent; the run can be resumed all the same."""
     code = """
 import os, sys, time
-from runs import LAYOUT
+from tests.monitor.store.example_runs import LAYOUT
 from equipoise.monitor import RunWriter
 writer = RunWriter(sys.argv[1], layouts=[LAYOUT])
 writer.append(1, [1, 2, 3])
@@ -250,13 +250,7 @@ if child == 0:
 print(child, flush=True)
 os.kill(os.getpid(), 9)
 """
-    path = os.pathsep.join([str(Path(__file__).parent), *(p for p in sys.path if p)])
-    parent = subprocess.Popen(
-        [sys.executable, "-c", code, str(tmp_path)],
-        stdout=subprocess.PIPE,
-        text=True,
-        env=os.environ | {"PYTHONPATH": path},
-    )
+    parent = subprocess.Popen([sys.executable, "-c", code, str(tmp_path)], stdout=subprocess.PIPE, text=True)
     assert parent.stdout is not None
     with parent.stdout:
         child = int(parent.stdout.readline())

@@ -2,7 +2,7 @@
 
 Torch refuses to mix such tensors with the CPU's, and what would read a number of them raises; copies to the CPU are
 counted. It renames a backend of torch for good, so it runs in a process of its own, and prints what failed as JSON:
-`python pretend.py`.
+`python pretended_device.py`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from table import ALL, MATRIX
+from tests.optim.table import ALL, MATRIX
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves

@@ -1,6 +1,6 @@
 """One of two gloo ranks that step DTensor parameters and compare with the unsharded run; started by its test.
 
-python sharded.py RANK PORT FOLDER
+python sharded_ranks.py RANK PORT FOLDER
 """
 
 import os

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed.checkpoint as dcp
-from table import CONTROLLED, MATRIX, PLAIN, Row
+from tests.optim.table import CONTROLLED, MATRIX, PLAIN, Row
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_optimizer_state_dict, set_optimizer_state_dict
 
 from equipoise import optim

@@ -2,8 +2,8 @@
 
 import pytest
 import torch
-from live_bytes import LiveBytes
-from table import ALL, Row
+from tests.optim.engine.live_bytes import LiveBytes
+from tests.optim.table import ALL, Row
 
 import equipoise as eq
 from equipoise.optim.engine import chunks

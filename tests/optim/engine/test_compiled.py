@@ -16,7 +16,7 @@ import torch
 import torch._functorch.config
 import torch._inductor.config
 import torch._inductor.metrics
-from table import ALL, Row
+from tests.optim.table import ALL, Row
 
 import equipoise as eq
 from equipoise.optim.engine import compiled, step_layout

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 import torch
-from live_bytes import NoSync
-from table import ALL, MATRIX, Row
+from tests.optim.engine.live_bytes import NoSync
+from tests.optim.table import ALL, MATRIX, Row
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 import equipoise as eq
@@ -69,7 +69,7 @@ def test_reading_one_would_raise() -> None:
 def test_an_accelerator_that_is_not_there() -> None:
     """Nothing lies on the wrong device, is read, or is copied to the host, with lr of any kind; see `pretend`."""
     pytest.importorskip("torch.utils.backend_registration")
-    script = Path(__file__).with_name("pretend.py")
+    script = Path(__file__).with_name("pretended_device.py")
     done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=600, check=True)
     failed = [tuple(case) for case in json.loads(done.stdout)]
     refused = {row.name for row in ALL + MATRIX if by_theory(row)} | {"Rotational"}

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-import zoo
+from tests.optim.model import example_models
 from torch import Tensor, nn
 from torch.nn.utils import parametrizations, parametrize, prune
 
@@ -37,9 +37,9 @@ WAYS: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("name", zoo.ZOO)
+@pytest.mark.parametrize("name", example_models.ZOO)
 def test_folded_models_compute_the_same_with_plain_keys(name: str, way: str) -> None:
-    model, run = zoo.make(name, dtype=torch.float32)
+    model, run = example_models.make(name, dtype=torch.float32)
     keys, order = list(model.state_dict()), [n for n, _ in model.named_parameters(remove_duplicate=False)]
     before = run()
     WAYS[way](model)
@@ -61,7 +61,7 @@ def test_folded_models_compute_the_same_with_plain_keys(name: str, way: str) -> 
 
 def test_folding_is_exact_to_a_millionth() -> None:
     for way in WAYS.values():
-        model, run = zoo.make("vit")
+        model, run = example_models.make("vit")
         shaken(way(model))
         wanted = run()
         torch.testing.assert_close(fold(model) and run(), wanted, atol=1e-12, rtol=0)
@@ -129,7 +129,7 @@ def test_a_weight_that_is_set_comes_out() -> None:
 
 
 def test_copies_checkpoints_and_optimizers() -> None:
-    model, run = zoo.make("vit")
+    model, run = example_models.make("vit")
     plain = run().detach()
     add_gains(model)
     optimizer = eq.RotationalAdamW(eq.param_groups(model), lr=1e-2, weight_decay=0.1)
@@ -138,7 +138,7 @@ def test_copies_checkpoints_and_optimizers() -> None:
     assert {eq.param_groups(model).roles[n] for n in gains} == {"gain"}
     weight: Any = model.get_submodule("blocks.0.fc1")
     norm = weight.parametrizations.weight.original.norm(dim=1).clone()
-    zoo.loss_of(run)().backward()
+    example_models.loss_of(run)().backward()
     optimizer.step()
     torch.testing.assert_close(weight.parametrizations.weight.original.norm(dim=1), norm)  # rotated
     assert bool((weight.parametrizations.weight[0].gain != 1).all())  # learned
@@ -156,8 +156,8 @@ def test_copies_checkpoints_and_optimizers() -> None:
 
 
 def test_folding_one_side_of_a_tied_weight_leaves_the_other() -> None:
-    model, run = zoo.make("gpt")
-    assert isinstance(model, zoo.GPT)
+    model, run = example_models.make("gpt")
+    assert isinstance(model, example_models.GPT)
     add_gains(model)
     shaken(model)
     wanted, table = run().detach(), model.wte.weight.detach().clone()
@@ -210,7 +210,7 @@ def test_norms_fold_into_what_follows(name: str) -> None:
 
 
 def test_transformers_conv1d_takes_a_norm_by_name() -> None:
-    model, run = zoo.make("gpt2")
+    model, run = example_models.make("gpt2")
     shaken(model)
     wanted = run().detach()
     first, second = "transformer.h.0.", "transformer.h.1."
@@ -222,7 +222,7 @@ def test_transformers_conv1d_takes_a_norm_by_name() -> None:
 
 
 def test_several_layers_share_a_norm() -> None:
-    model, run = zoo.make("bert")
+    model, run = example_models.make("bert")
     shaken(model)
     wanted = run().detach()
     after, first = "bert.encoder.layer.0.attention.output.LayerNorm", "bert.encoder.layer.0.intermediate.dense"
@@ -346,9 +346,12 @@ def test_what_makes_no_sense_is_refused() -> None:
         (lambda: add_gains(zero, normalize=True), "2 neurons are all zero"),
         (lambda: standardize(nn.Linear(1, 2)), "2 neurons have equal weights only"),
         (lambda: fold(nn.Linear(2, 2), norms=3), "norms = 3: must be True, False, or a dict"),  # type: ignore[arg-type]
-        (lambda: fold(zoo.ViT(), norms={"nrm": "head"}), "norms = 'nrm': must match a name of the model, such as norm"),
-        (lambda: fold(zoo.ViT(), norms={"norm": "blocks.0.fc2"}), "a gain for each of the 32 inputs"),
-        (lambda: fold(zoo.ViT(), norms={"head": "norm"}), "must be a LayerNorm"),
+        (
+            lambda: fold(example_models.ViT(), norms={"nrm": "head"}),
+            "norms = 'nrm': must match a name of the model, such as norm",
+        ),
+        (lambda: fold(example_models.ViT(), norms={"norm": "blocks.0.fc2"}), "a gain for each of the 32 inputs"),
+        (lambda: fold(example_models.ViT(), norms={"head": "norm"}), "must be a LayerNorm"),
         (lambda: fold(UNSAFE["transposed"], norms={"0": "1"}), "at the edges zeros come in"),
     ]
     for call, message in cases:

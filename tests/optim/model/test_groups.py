@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-import zoo
+from tests.optim.model import example_models
 from torch import nn
 from torch.nn.utils import parametrizations
 
@@ -19,9 +19,9 @@ def role_of(model: nn.Module, **options: Any) -> dict[str, str]:
     return eq.param_groups(model, **options).roles
 
 
-@pytest.mark.parametrize("name", zoo.ZOO)
+@pytest.mark.parametrize("name", example_models.ZOO)
 def test_every_parameter_lands_in_one_group_and_norms_and_biases_do_not_decay(name: str) -> None:
-    model, _ = zoo.make(name)
+    model, _ = example_models.make(name)
     groups = eq.param_groups(model)
     params = [p for g in groups for p in g["params"]]
     assert {id(p) for p in params} == {id(p) for p in model.parameters()}
@@ -66,19 +66,19 @@ EMBEDDINGS = {
 
 @pytest.mark.parametrize("name", HEADS)
 def test_heads(name: str) -> None:
-    roles = role_of(zoo.make(name)[0])
+    roles = role_of(example_models.make(name)[0])
     assert [n for n, role in roles.items() if role == "head"] == HEADS[name]
 
 
 @pytest.mark.parametrize("name", EMBEDDINGS)
 def test_embeddings(name: str) -> None:
-    roles = role_of(zoo.make(name)[0])
+    roles = role_of(example_models.make(name)[0])
     assert sorted(n for n, role in roles.items() if role == "embedding") == EMBEDDINGS[name]
 
 
 @pytest.mark.parametrize(("name", "other"), [("gpt", "lm_head.weight"), ("gpt2", "lm_head.weight")])
 def test_tied_parameters_stand_once_and_the_table_says_so(name: str, other: str) -> None:
-    groups = eq.param_groups(zoo.make(name)[0])
+    groups = eq.param_groups(example_models.make(name)[0])
     (tied,) = groups.tied.items()
     assert tied[1] == (other,)
     assert groups.roles[tied[0]] == "embedding"
@@ -86,9 +86,9 @@ def test_tied_parameters_stand_once_and_the_table_says_so(name: str, other: str)
 
 
 def test_a_hugging_face_body_has_no_head_and_its_columns_are_no_rows() -> None:
-    body: Any = zoo.make("bert")[0]
+    body: Any = example_models.make("bert")[0]
     assert "head" not in role_of(body.bert).values()
-    groups = eq.param_groups(zoo.make("gpt2")[0])
+    groups = eq.param_groups(example_models.make("gpt2")[0])
     assert [g.get("granularity") for g in groups if g["role"] == "matrix"] == ["tensor"]
 
 
@@ -104,7 +104,7 @@ class Odd(nn.Module):
         self.cell = nn.GRUCell(4, 4)
         self.attn = nn.MultiheadAttention(4, 2, kdim=3, add_bias_kv=True)
         self.norm3 = nn.LayerNorm([4, 2, 2])
-        self.rms = type("LlamaRMSNorm", (zoo.LayerScale,), {})(4)
+        self.rms = type("LlamaRMSNorm", (example_models.LayerScale,), {})(4)
         self.heads_norm = type("HeadRMSNorm", (Odd2D,), {})()
         self.act = nn.PReLU(4)
         self.positional_embedding = nn.Parameter(torch.randn(7, 4))
@@ -287,7 +287,7 @@ def test_tensors_as_options_are_told_apart() -> None:
 
 
 def test_options_of_roles_and_patterns() -> None:
-    model = zoo.make("vit")[0]
+    model = example_models.make("vit")[0]
     groups = eq.param_groups(
         model,
         roles={"head": {"lr": 0.5}},
@@ -316,7 +316,7 @@ def test_options_of_roles_and_patterns() -> None:
 
 
 def test_without_decay_there_is_no_rotation() -> None:
-    model = zoo.make("vit")[0]
+    model = example_models.make("vit")[0]
     groups = eq.param_groups(model, no_decay=("gain", "bias", "embedding"))
     assert [(g["weight_decay"], g["rotate"]) for g in groups if g["role"] == "embedding"] == [(0.0, False)]
     eq.RotationalAdamW(groups, lr=1e-3, weight_decay=0.1)
@@ -325,7 +325,7 @@ def test_without_decay_there_is_no_rotation() -> None:
 
 
 def test_the_authors_marks_are_kept() -> None:
-    model: Any = zoo.make("vit")[0]
+    model: Any = example_models.make("vit")[0]
     model.no_weight_decay = lambda: {"pos_embed"}
     model.blocks[0].fc1.weight._no_weight_decay = True
     by_name = {n: g for g in eq.param_groups(model) for n in g["param_names"]}
@@ -357,7 +357,7 @@ def test_the_authors_marks_are_kept_in_wrappers_and_parents() -> None:
 
 
 def test_frozen_parameters_are_left_out_unless_asked_for() -> None:
-    model: Any = zoo.make("bert")[0]
+    model: Any = example_models.make("bert")[0]
     model.bert.embeddings.requires_grad_(False)
     groups = eq.param_groups(model)
     assert len(groups.frozen) == 5
@@ -367,7 +367,7 @@ def test_frozen_parameters_are_left_out_unless_asked_for() -> None:
 
 
 def test_the_table_shows_counts_and_options() -> None:
-    text = str(eq.param_groups(zoo.make("vit")[0], roles={"embedding": {"lr": 0.001}}))
+    text = str(eq.param_groups(example_models.make("vit")[0], roles={"embedding": {"lr": 0.001}}))
     row = next(line for line in text.splitlines() if line.startswith("embedding"))
     for piece in ("2", "96", "lr 0.001", "rotate yes", "cls_token"):
         assert piece in row
@@ -383,8 +383,8 @@ def test_any_optimizer_takes_them_and_its_state_goes_round(make: Any, name: str)
     decay: dict[str, Any] = {} if make is eq.AdamCPR else {"weight_decay": 0.1}
 
     def start() -> tuple[nn.Module, Any, torch.optim.Optimizer]:
-        model, run = zoo.make(name)
-        return model, zoo.loss_of(run), make(eq.param_groups(model), lr=1e-2, **decay)
+        model, run = example_models.make(name)
+        return model, example_models.loss_of(run), make(eq.param_groups(model), lr=1e-2, **decay)
 
     def step(loss: Any, optimizer: torch.optim.Optimizer) -> None:
         optimizer.zero_grad()
@@ -407,12 +407,12 @@ def test_any_optimizer_takes_them_and_its_state_goes_round(make: Any, name: str)
 
 
 def test_rotation_keeps_norms_where_groups_say_so() -> None:
-    model, run = zoo.make("gpt2")
+    model, run = example_models.make("gpt2")
     optimizer = eq.RotationalAdamW(eq.param_groups(model), lr=1e-2, weight_decay=0.1)
     names = dict(model.named_parameters())
     conv1d, table = names["transformer.h.0.mlp.c_fc.weight"], names["transformer.wte.weight"]
     whole, rows, inputs = conv1d.norm().item(), table.norm(dim=1).clone(), conv1d.norm(dim=1).clone()
-    zoo.loss_of(run)().backward()
+    example_models.loss_of(run)().backward()
     optimizer.step()
     assert conv1d.norm().item() == pytest.approx(whole)
     assert not torch.allclose(conv1d.norm(dim=1), inputs)
@@ -420,7 +420,7 @@ def test_rotation_keeps_norms_where_groups_say_so() -> None:
 
 
 def test_copies_keep_what_is_known() -> None:
-    groups = eq.param_groups(zoo.make("gpt")[0])
+    groups = eq.param_groups(example_models.make("gpt")[0])
     twin = copy.deepcopy(groups)
     assert isinstance(twin, ParamGroups)
     assert (str(twin), twin.tied, twin.frozen) == (str(groups), groups.tied, groups.frozen)
@@ -442,7 +442,7 @@ def test_copies_keep_what_is_known() -> None:
 )
 def test_what_makes_no_sense_is_refused(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        eq.param_groups(zoo.make("vit")[0], **options)
+        eq.param_groups(example_models.make("vit")[0], **options)
 
 
 @pytest.mark.parametrize("model", [[], nn.ReLU(), nn.Linear(2, 2).requires_grad_(False), nn.LazyLinear(3)])

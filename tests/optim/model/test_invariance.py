@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-import zoo
+from tests.optim.model import example_models
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -19,8 +19,8 @@ DTYPES = [torch.float64, torch.float32]
 
 
 def measured(name: str, dtype: torch.dtype = torch.float64) -> Invariance:
-    model, run = zoo.make(name, dtype=dtype)
-    return eq.scale_invariance(model, zoo.loss_of(run))
+    model, run = example_models.make(name, dtype=dtype)
+    return eq.scale_invariance(model, example_models.loss_of(run))
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -261,8 +261,8 @@ def test_a_dependence_that_gradients_do_not_show_is_found_by_scaling() -> None:
 
 def test_groups_rotate_exactly_what_is_invariant() -> None:
     for name, granularity in (("batch", None), ("layer", "tensor"), ("group", 4)):
-        model, run = zoo.make(f"resnet-{name}")
-        groups = eq.param_groups(model, invariance=eq.scale_invariance(model, zoo.loss_of(run)))
+        model, run = example_models.make(f"resnet-{name}")
+        groups = eq.param_groups(model, invariance=eq.scale_invariance(model, example_models.loss_of(run)))
         assert [(g["role"], g.get("granularity")) for g in groups if g["rotate"]] == [("conv", granularity)]
         eq.RotationalSGDM(groups, lr=0.1, weight_decay=1e-3)
 

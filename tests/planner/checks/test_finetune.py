@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from tests import ROOT
 from torch import nn
 from typer.testing import CliRunner
 
@@ -249,7 +250,7 @@ def test_facts_of_fine_tuning(code: str) -> None:
     (found,) = eq.plan(**(TUNED | FAULTS[code]), finetune=True, tensors=tensors).findings
     assert (found.code, found.severity) == (code, "info")
     assert code not in {f.code for f in eq.plan(**(TUNED | FAULTS[code]), tensors=tensors).findings}
-    assert f"\n## `{code}`" in (Path(__file__).parents[2] / "docs/findings.md").read_text()
+    assert f"\n## `{code}`" in (ROOT / "docs/findings.md").read_text()
     assert len(FINE_TUNING) == len(FAULTS)
     assert len(FROM_SCRATCH) == 8
 

@@ -1,4 +1,4 @@
-"""What the drills draw: every public optimizer, its options good and bad, shapes, weights and gradients."""
+"""What the fuzz tests draw: every public optimizer, its options good and bad, shapes, weights and gradients."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ TIMES = float(os.environ.get("EQUIPOISE_DRILLS", "1"))
 
 
 def cases(count: int) -> settings:
-    """Settings of a drill of about so many cases."""
+    """Settings of a fuzz test of about so many cases."""
     slow = (HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large)
     kept = (HealthCheck.large_base_example, HealthCheck.function_scoped_fixture)
     return settings(
