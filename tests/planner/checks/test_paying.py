@@ -13,16 +13,16 @@ from equipoise.planner.checks import paying
 from equipoise.planner.setting import Tensor
 from equipoise.theory import DECAYS
 
-ONCE = {"batch_size": 10, "dataset_size": 10**6}
+ONCE: dict[str, object] = {"batch_size": 10, "dataset_size": 10**6}
 """400 steps are a small part of an epoch."""
 
-REPEATED = {"batch_size": 10, "dataset_size": 200}
-"""400 steps are 20 epochs."""
+REPEATED: dict[str, object] = {"batch_size": 10, "dataset_size": 200, "tokens_per_sample": 32}
+"""400 steps are 20 epochs of a text."""
 
 
 def plan(optimizer: str = "adamw", rms: float = 0.1, **given: object) -> Plan:
-    tensors = (Tensor("w", (64, 64), init_rms=rms),)
-    return eq.plan(optimizer=optimizer, steps=400, schedule="cosine", warmup=20, tensors=tensors, **given)  # type: ignore[arg-type]
+    given = {"tensors": (Tensor("w", (64, 64), init_rms=rms),), "finetune": False} | given
+    return eq.plan(optimizer=optimizer, steps=400, schedule="cosine", warmup=20, **given)  # type: ignore[arg-type]
 
 
 def changes(found: Plan) -> dict[str, dict[str, float]]:
@@ -71,6 +71,7 @@ def test_what_is_asked_for_ends_the_finding(optimizer: str) -> None:
 def test_where_nothing_is_known_nothing_is_asked_for() -> None:
     assert "lr-low" not in changes(plan("sgdm", lr=1e-6, weight_decay=0.0)), "steps follow the gradient's size"
     assert "lr-low" not in changes(plan(lr=1e-6, weight_decay=0.0, finetune=True))
+    assert "lr-low" not in changes(plan(lr=1e-6, weight_decay=0.0, finetune=None)), "it may be fine-tuning"
     assert "lr-low" not in changes(plan(lr=1e-6, weight_decay=0.1, move="rotate"))
     assert "lr-low" not in changes(plan(lr=0.0, weight_decay=0.0))
     assert "lr-low" not in changes(plan(lr=1e-6, weight_decay=0.0, rms=0.0)), "it begins at 0"
@@ -90,12 +91,21 @@ def test_where_the_epochs_are_unknown_both_cases_are_said() -> None:
     assert "10 times or more" in one.advice
 
 
-def test_repeated_data_gets_decay() -> None:
+def test_repeated_text_gets_decay() -> None:
     assert changes(plan(lr=3e-3, weight_decay=0.01, **REPEATED)) == {"decay-low": {"weight_decay": 2.5}}
+    assert set(changes(plan(lr=3e-4, weight_decay=0.01, **REPEATED))) == {"lr-low"}, "one after the other"
     assert changes(plan(lr=3e-3, weight_decay=2.5, **REPEATED)) == {}, "and is left alone when it has it"
     assert "decay-low" not in changes(plan(lr=3e-3, weight_decay=0.01, finetune=True, **REPEATED))
-    few = plan(lr=3e-3, weight_decay=0.01, batch_size=10, dataset_size=1000)
+    few = plan(lr=3e-3, weight_decay=0.01, **REPEATED | {"dataset_size": 1000})
     assert changes(few) == {}, "four epochs are neither"
+
+
+def test_of_repeated_images_only_facts_are_said() -> None:
+    (one,) = [
+        f for f in plan(lr=3e-3, weight_decay=0.01, **REPEATED | {"tokens_per_sample": None}).findings
+        if f.code == "decay-low"
+    ]  # fmt: skip
+    assert (one.severity, one.change, one.paid) == ("info", {}, "")
 
 
 @pytest.mark.parametrize("kind", [d for d in DECAYS if d != "schedule"])

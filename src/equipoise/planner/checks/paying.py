@@ -49,10 +49,10 @@ ONCE, REPEATED = 2.0, 10.0
 
 
 def check_low_lr(plan: Plan) -> Iterator[Finding]:
-    """The weights hardly leave where they began."""
+    """The weights hardly leave where they began, in a run that is known to train them from scratch."""
     s, i = plan.setting, plan.setting.main_group
     learnt, g = learnt_by_most(plan), s.groups[i]
-    if learnt is None or not 0 < learnt < LEARNT:
+    if s.finetune is not False or learnt is None or not 0 < learnt < LEARNT:
         return
     lr = nearest_round(g.lr * LEARNT_GOAL / learnt)
     decay = float(f"{g.weight_decay * g.lr / lr:.3g}")
@@ -97,24 +97,28 @@ def check_high_decay(plan: Plan) -> Iterator[Finding]:
 
 
 def check_low_decay(plan: Plan) -> Iterator[Finding]:
-    """Data that is seen many times, and hardly any decay."""
+    """Data that is seen many times, and hardly any decay. Where lr is too low, that comes first."""
     s, i = plan.setting, plan.setting.main_group
     epochs = _epochs(plan)
     if epochs is None or epochs < REPEATED or not s.lr(i).any() or _shrink(plan) >= 1 or _drawn(plan):
         return
     decay = decay_for(plan, SHRINK_REPEATED)
-    if decay <= s.groups[i].weight_decay:
+    if decay <= s.groups[i].weight_decay or any(check_low_lr(plan)):
         return
+    text = s.tokens_per_sample is not None
     yield Finding(
         "decay-low",
-        "warning",
+        "warning" if text else "info",
         group_name(plan, i),
         f"the data is seen {epochs:.3g} times, and lr·wd·T = {_shrink(plan):.2g}",
-        f"about {SHRINK_REPEATED:g} where the data is seen {REPEATED:g} times or more",
-        f"raise weight_decay to {decay:g}",
+        f"about {SHRINK_REPEATED:g} where a text is seen {REPEATED:g} times or more",
+        f"raise weight_decay to {decay:g}"
+        if text
+        else f"lr·wd·T is {SHRINK_REPEATED:g} at a weight_decay of {decay:g}. On texts that paid (tokens_per_sample tells "
+        "a text); on images with batch norm it gained 3 % at the best lr, and cost 2 % at a low one",
         "[theory] 10: data that repeats wants far more decay",
-        {"weight_decay": decay},
-        paid("decay-low"),
+        {"weight_decay": decay} if text else {},
+        paid("decay-low") if text else "",
     )
 
 
