@@ -10,7 +10,7 @@ from equipoise.lab.experiments._convex import Convex, Size, sizes
 if TYPE_CHECKING:
     from torch import Tensor
 
-LRS = {"sgdm": (0.1, 0.3, 1.0, 3.0, 10.0), "adamw": (0.1, 0.3, 1.0, 3.0), "muon": (0.1, 0.3, 1.0)}
+LRS = {"sgdm": (1.0, 3.0, 10.0, 30.0, 100.0), "adamw": (0.1, 0.3, 1.0, 3.0), "muon": (0.1, 0.3, 1.0, 3.0)}
 FLOORS = {"sgdm": (0.1, 1.0), "adamw": (0.03, 0.3), "muon": (0.1, 1.0)}
 
 
