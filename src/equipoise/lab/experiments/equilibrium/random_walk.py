@@ -45,9 +45,11 @@ class _Size:
     neurons: int
 
 
+_SMALL = _Size(128, 3000, 1e-3, 3, paper=0, neurons=64)
 SIZES = {
     "smoke": _Size(96, 900, 5e-3, 1, paper=0, neurons=32),
-    "small": _Size(128, 3000, 1e-3, 3, paper=0, neurons=64),
+    "small": _SMALL,
+    "medium": _SMALL,
     "full": _Size(128, 100_000, 1e-4, 5, paper=100_000, neurons=128),
 }
 """C = K, steps, decay of a step, seeds, and the steps of AdamW and Adam + L2 where run as in [kosson2024] Fig. 8."""
