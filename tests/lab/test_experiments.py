@@ -38,7 +38,7 @@ def test_an_experiment_at_smoke(name: str, tmp_path: Path) -> None:
     assert {t["key"] for t in stored["trials"]} == {d.trial.key for d in done}
     CHECKS[name](outcome)
     assert b"<svg" in (tmp_path / "figure.svg").read_bytes()
-    for preset in ("small", "full"):
+    for preset in ("small", "medium", "full"):
         seeds = {t.seed for t in experiment.trials(preset)}
         assert len(seeds) >= 3
 
