@@ -10,9 +10,9 @@ import torch
 from equipoise.lab import models
 from equipoise.lab.data import load
 from equipoise.lab.experiments import catalogue, find
-from equipoise.lab.experiments.assumptions import radial
-from equipoise.lab.experiments.linear_regression import LinearRegression
-from equipoise.lab.experiments.logistic_regression import LogisticRegression
+from equipoise.lab.experiments.convex.linear_regression import LinearRegression
+from equipoise.lab.experiments.convex.logistic_regression import LogisticRegression
+from equipoise.lab.experiments.equilibrium.assumptions import radial
 from equipoise.lab.report.claims import Claim, Stat, over_seeds
 from equipoise.lab.train import optimizers, task
 from equipoise.lab.train.result import RUN, Result
@@ -468,10 +468,10 @@ def test_statistics_by_hand() -> None:
     def verdict(mean: float, std: float, relation: str = "about", count: int = 3) -> str:
         return Claim("n", "s", "q", 1.0, Stat(mean, std, count), relation, 0.1).verdict
 
-    # Three seeds: the interval is t₂(0.996)·std/√3 = 15.76·std/√3 = 9.10·std to each side.
-    assert verdict(1.05, 0.0054) == "agrees"
-    assert verdict(1.05, 0.0056) == "undecided"
-    assert verdict(1.2, 0.01) == "differs"
+    # Three seeds: the interval is t₂(0.9975)·std/√3 = 19.96·std/√3 = 11.53·std to each side.
+    assert verdict(1.05, 0.0043) == "agrees"
+    assert verdict(1.05, 0.0044) == "undecided"
+    assert verdict(1.2, 0.008) == "differs"
     assert verdict(1.2, 0.01, "above") == "agrees"
     assert verdict(1.2, 0.01, "below") == "differs"
     assert verdict(1.0, float("nan"), count=1) == "undecided"

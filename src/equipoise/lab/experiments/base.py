@@ -20,8 +20,10 @@ from equipoise.lab.train.result import Result
 from equipoise.lab.train.trial import Trial
 from equipoise.monitor import Run
 
-PRESETS = ("smoke", "small", "full")
-"""Seconds; under half an hour on two cores; as the source."""
+PRESETS = ("smoke", "small", "medium", "full")
+"""Seconds; under half an hour on two cores; at most 90 minutes on two cores, on tasks that can decide; as the source.
+
+What is about random walks and convex problems alone is the same at `small` and `medium`."""
 
 
 @final
@@ -104,12 +106,10 @@ class Experiment(ABC):
 
 
 def catalogue() -> dict[str, type[Experiment]]:
-    """The experiments in this folder, by name."""
-    folder = Path(__file__).parent
+    """The experiments in this folder and its subfolders, by name."""
     found: dict[str, type[Experiment]] = {}
-    for info in pkgutil.iter_modules([str(folder)]):
-        if not info.name.startswith("_"):
-            found |= _in_module(importlib.import_module(f"equipoise.lab.experiments.{info.name}"))
+    for info in pkgutil.walk_packages([str(Path(__file__).parent)], "equipoise.lab.experiments."):
+        found |= _in_module(importlib.import_module(info.name))
     return dict(sorted(found.items()))
 
 
