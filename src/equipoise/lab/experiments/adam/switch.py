@@ -54,7 +54,7 @@ class _Task:
 @dataclass(frozen=True)
 class _Size:
     tasks: tuple[_Task, ...]
-    settling: _Task
+    settling: _Task | None
     at: tuple[float, ...]
     seeds: int
 
@@ -80,7 +80,7 @@ SIZES = {
               _DECAYS["vision"], _CHOSEN["vision"]),
         _Task(TEXT.vary({"steps": 120}), {"adamw": (2e-3, 4e-3, 8e-3), "sgdm": (0.01, 0.03, 0.1, 0.3)},
               _DECAYS["text"], _CHOSEN["text"]),
-    ), _SETTLING, (0.25, 0.5), 3),
+    ), None, (0.25, 0.5), 3),
     "medium": _Size((
         _Task(FASHION_BRIEF, {"adamw": (3e-3, 1e-2, 3e-2), "sgdm": (0.03, 0.1, 0.3)}, {"adamw": 0.1, "sgdm": 5e-4},
               {"adamw": 1e-2, "sgdm": 0.1}),
@@ -117,7 +117,7 @@ class SwitchOver(Experiment):
         """Each alone over its learning rates; and both orders."""
         size = SIZES[preset]
         found = []
-        for task in (*size.tasks, size.settling):
+        for task in (*size.tasks, *([size.settling] if size.settling else [])):
             steps = task.base.steps
             base = task.base.vary({"watch": {"every": max(2, steps // 60), "neurons": 0, "spectra": 0}})
             for name, lrs in task.lrs.items():
