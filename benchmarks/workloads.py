@@ -86,6 +86,7 @@ PARTS = {
     "reported": Part(100, 1.0, 0, STDLIB / "asyncio", STDLIB / "email", 3, 48, 7),
     "again": Part(200, 0.5, 10_000, STDLIB / "unittest", STDLIB / "http", 2, 40, 7),
     "last": Part(300, 0.75, 20_000, STDLIB / "xml", STDLIB / "logging", 3, 36, 7),
+    "fresh": Part(400, 1.25, 30_000, STDLIB / "multiprocessing", STDLIB / "importlib", 2, 56, 7),
 }
 
 
