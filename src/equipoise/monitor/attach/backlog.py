@@ -76,7 +76,7 @@ class Backlog:
         """A copy of what the groups say, the same one while they say the same."""
         said = self._said.get(owner)
         try:
-            if groups == said:
+            if said is not None and groups == said:
                 return said
         except RuntimeError:  # tensors of several numbers, which are neither equal nor not
             pass

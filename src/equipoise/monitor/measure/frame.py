@@ -4,6 +4,9 @@ Before the step the weights are copied, block by block; after it the copy become
 tensor, which is moved off the device once.
 """
 
+# pyright: reportPrivateImportUsage=false
+# (torch exports its foreach functions under private names alone)
+
 from __future__ import annotations
 
 from collections.abc import Collection
