@@ -331,7 +331,7 @@ def lab_workloads_payoff(
 
 @workloads.command("describe")
 def lab_workloads_describe(stored: Stored = None) -> None:
-    """Store the shapes and sizes of the workloads' parameters, which their plans need, where they are not stored yet."""
+    """Store shapes and sizes of the workloads' parameters, where they are not stored yet: their plans need them."""
     from equipoise.lab.workloads.plans import describe
     from equipoise.lab.workloads.store import STORED
 

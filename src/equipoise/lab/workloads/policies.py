@@ -150,7 +150,6 @@ FIRST = (
 """What needs no thought; trained first."""
 
 
-
 def _followed(first: Policy) -> Policy:
     """A policy after what the plan's findings ask for."""
 

@@ -114,8 +114,8 @@ def check_low_decay(plan: Plan) -> Iterator[Finding]:
         f"about {SHRINK_REPEATED:g} where a text is seen {REPEATED:g} times or more",
         f"raise weight_decay to {decay:g}"
         if text
-        else f"lr·wd·T is {SHRINK_REPEATED:g} at a weight_decay of {decay:g}. On texts that paid (tokens_per_sample tells "
-        "a text); on images with batch norm it gained 3 % at the best lr, and cost 2 % at a low one",
+        else f"lr·wd·T is {SHRINK_REPEATED:g} at a weight_decay of {decay:g}. On texts that paid (tokens_per_sample "
+        "tells a text); on images with batch norm it gained 3 % at the best lr, and cost 2 % at a low one",
         "[theory] 10: data that repeats wants far more decay",
         {"weight_decay": decay} if text else {},
         paid("decay-low") if text else "",
