@@ -55,7 +55,7 @@ def test_each_error_is_logged_once_and_how_the_run_ended(tmp_path: Path, caplog:
         assert record.getMessage().endswith(f"Look: equipoise report '{tmp_path}/a b'")
     assert said[-1].levelno == logging.INFO
     assert f"{tmp_path}/a b finished after 40 steps, loss NaN" in said[-1].getMessage()
-    assert " of 40 steps measured, to step 40; " in said[-1].getMessage()
+    assert " of 40 steps measured, up to step 40; " in said[-1].getMessage()
     assert all(code in said[-1].getMessage() for code in grave)
 
 
@@ -178,4 +178,4 @@ def test_parameters_beside_the_models_are_a_warning(tmp_path: Path) -> None:
         pass
     (found,) = watch.findings
     assert (found.code, found.severity) == ("other-parameters", "warning")
-    assert found.evidence == "2 of the optimizer's 8 parameters are not the model's"
+    assert found.evidence == "2 of the optimizer's 8 parameters do not belong to the model"

@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 from pathlib import Path
 from typing import Any
 
@@ -164,7 +165,9 @@ def test_timescale_is_one_thing() -> None:
     plan = eq.plan(**{**HEALTHY, "weight_decay": 5.0})
     finding = next(f for f in plan.findings if f.code == "timescale-short")
     assert f"{plan.timescale_steps:,.0f} steps" in finding.evidence
-    wd = float(finding.advice.split("at a weight_decay of ")[1])
+    found = re.search(r"at weight_decay = (\S+) the timescale is a fifth of the run", finding.advice)
+    assert found is not None, finding.advice
+    wd = float(found[1])
     mended = eq.plan(**{**HEALTHY, "weight_decay": wd})
     assert "timescale-short" not in codes(mended)
 

@@ -66,7 +66,7 @@ class Plan:
 
     @cached_property
     def findings(self) -> tuple[Finding, ...]:
-        """What is odd about the setting, the worst first."""
+        """Findings about the setting, most severe first."""
         from equipoise.planner.checks.all_checks import find
 
         return find(self)
@@ -212,7 +212,7 @@ def plan(
 
 def _start(verdict: Verdict, assumptions: tuple[str, ...]) -> dict[str, Any]:
     """What a setting says of the weights that it begins with."""
-    said = (f"taken as {verdict.said}",) if verdict.why else ()
+    said = (f"treated as {verdict.said}",) if verdict.why else ()
     return {"finetune": verdict.finetune, "frozen": verdict.frozen or None, "assumptions": (*said, *assumptions)}
 
 

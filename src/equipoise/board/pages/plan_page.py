@@ -27,16 +27,16 @@ SECONDS = 6.0
 
 FELT = "‖update‖/‖w‖"
 CURVES = {
-    "lr": ("Learning rate", "What the schedule asks for.", "learning rate"),
-    "effective": ("Effective learning rate", f"{FELT}: the step as the normalised weights feel it.", FELT),
+    "lr": ("Learning rate", "Set by the schedule.", "learning rate"),
+    "effective": ("Effective learning rate", f"{FELT}: the size of a step relative to the weights.", FELT),
     "rms": ("Size of the weights", "Root mean square of the largest matrix.", "RMS"),
-    "rotation": ("Rotation", "Angle by which a step turns the weights.", "radian a step"),
+    "rotation": ("Rotation", "Angle by which a step rotates the weights.", "radians per step"),
     "share": (
-        "What each batch contributes",
-        "To the final weights; 1 where all count the same.",
+        "Contribution of each batch",
+        "To the final weights; 1 if all batches count the same.",
         "times an equal share",
     ),
-    "left": ("What is left of the initialisation", "Share of the initial weights in the weights.", "share"),
+    "left": ("Initialisation left", "Share of the initial weights in the current ones.", "share"),
 }
 """What is drawn: title, words, and the y axis."""
 
@@ -76,7 +76,7 @@ def summary(plan: Plan) -> list[list[str]]:
         if far is not None and far.start:
             rows.append(["distance by a random walk", f"{percent(far.expected)} of ‖w₀‖"])
             rows.append(["if gradients never change", f"{percent(far.farthest)} of ‖w₀‖"])
-            rows.append(["taken by decay", f"{percent(far.taken)} of ‖w₀‖"])
+            rows.append(["removed by decay", f"{percent(far.taken)} of ‖w₀‖"])
         return rows
     time = plan.timescale_steps
     rows = [["timescale of memory, steps", number(time) if math.isfinite(time) else "for ever"]]

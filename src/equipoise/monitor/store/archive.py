@@ -253,7 +253,7 @@ class Archive:
         if evidence:
             found.append(
                 Finding(
-                    "run-damaged", "warning", str(self.directory), "; ".join(evidence), "a file as it was written",
+                    "run-damaged", "warning", str(self.directory), "; ".join(evidence), "an undamaged file",
                     "the rest is shown; restore the file from a copy if you have one, and check the disk",
                     "docs/run.md",
                 )

@@ -278,7 +278,7 @@ def trouble(where: str, dropped: int, failure: str) -> list[Finding]:
     if failure:
         return [
             Finding(
-                "run-not-written", "warning", where, f"{failure}; {lost}", "every measured row is stored",
+                "run-not-written", "warning", where, f"{failure}; {lost}", "every measured row stored",
                 "make room on the disk or choose a directory that can be written; training is not affected",
                 "docs/run.md",
             )
@@ -287,7 +287,7 @@ def trouble(where: str, dropped: int, failure: str) -> list[Finding]:
         return [
             Finding(
                 "rows-dropped", "warning", where, f"the disk was slower than training: {lost}",
-                "every measured row is stored",
+                "every measured row stored",
                 "measure less often, fewer neurons, or write to a faster disk; training is not affected", "docs/run.md",
             )
         ]  # fmt: skip

@@ -109,19 +109,19 @@ class Coverage:
         """What it means that nothing was found.
 
         >>> Coverage(59, 400, 398).verdict
-        'Nothing odd was found: 59 of 400 steps measured, to step 398.'
+        'No problems found: 59 of 400 steps measured, up to step 398.'
         >>> Coverage(7, 400, 64).verdict
-        'Too little was measured to say: 7 of 400 steps measured, to step 64.'
+        'Too little was measured to say: 7 of 400 steps measured, up to step 64.'
         """
-        return f"{'Nothing odd was found' if self.enough else 'Too little was measured to say'}: {self}."
+        return f"{'No problems found' if self.enough else 'Too little was measured to say'}: {self}."
 
     def __str__(self) -> str:
         """In words.
 
         >>> str(Coverage(59, 400, 398)), str(Coverage(0, 400, 0))
-        ('59 of 400 steps measured, to step 398', '0 of 400 steps measured')
+        ('59 of 400 steps measured, up to step 398', '0 of 400 steps measured')
         """
-        to = f", to step {self.last:,}" if self.measured else ""
+        to = f", up to step {self.last:,}" if self.measured else ""
         return f"{self.measured:,} of {self.steps:,} step{'' if self.steps == 1 else 's'} measured{to}"
 
 

@@ -291,7 +291,7 @@ class RunWriter:
             self.refused = Finding(
                 "row-refused", "warning", str(self.path), str(error),
                 "numbers, rows that fit their layout, steps that increase",
-                "mend the call; more like it is left out silently", "docs/run.md",
+                "fix the call; further ones like it are dropped silently", "docs/run.md",
             )  # fmt: skip
             self._trouble.warn(f"{self.path}: not stored: {error}")
             self.finding(self.refused)
