@@ -24,7 +24,7 @@ from equipoise.planner import Finding
 
 def test_an_existing_run_needs_resume(tmp_path: Path) -> None:
     write(tmp_path, numbers(5))
-    with pytest.raises(RunError, match=r"holds a run already \(last step 5\); pass resume=True to append"):
+    with pytest.raises(RunError, match=r"already holds a run \(last step 5\); pass resume=True to append"):
         RunWriter(tmp_path)
     write(tmp_path, numbers(2), first=6, resume=True)
     with Run.open(tmp_path) as run:

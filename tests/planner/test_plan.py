@@ -427,7 +427,7 @@ def test_bad_arguments_are_named() -> None:
         eq.plan(None, 3, steps=10)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="foo = 3: must be left out; a setting takes angle, betas"):
         eq.plan(optimizer="adamw", steps=10, foo=3)
-    with pytest.raises(ValueError, match="lr = 5: must be left out; it is read off the optimizer"):
+    with pytest.raises(ValueError, match="lr = 5: must be left out; it is read from the optimizer"):
         eq.plan(None, torch.optim.SGD(make_model().parameters()), steps=10, lr=5)
     with pytest.raises(ValueError, match="warmup and final: must be left out with a Schedule"):
         eq.plan(optimizer="adamw", steps=10, schedule=schedules.cosine(10), warmup=3)

@@ -247,7 +247,7 @@ def serve(
         board.run()
     except OSError as error:
         what = "host" if isinstance(error, socket.gaierror) or error.errno == errno.EADDRNOTAVAIL else "port"
-        raise ValueError(f"port = {port} of {host}: cannot be listened on ({error}); give another --{what}") from None
+        raise ValueError(f"port = {port} of {host}: cannot listen on it ({error}); choose another --{what}") from None
     finally:
         for name in ("tornado.application", "asyncio"):
             logging.getLogger(name).removeFilter(left)

@@ -106,7 +106,7 @@ def _check_polar(options: Mapping[str, Any]) -> None:
 
 def _options_of(name: str, given: Any) -> dict[str, Any]:
     if given is not None and not isinstance(given, Mapping):
-        raise ValueError(f"{name} = {given!r}: must be a dict of options, as {{}}")
+        raise ValueError(f"{name} = {given!r}: must be a dict of options, such as {{}}")
     return dict(given or {})
 
 

@@ -267,13 +267,13 @@ class Setting:
             raise ValueError(f"steps = {steps}: must be ≤ {MOST_STEPS:,}")
         if groups and group:
             key, value = next(iter(group.items()))
-            raise ValueError(f"{key} = {value!r}: must be left out; it is read off the optimizer")
+            raise ValueError(f"{key} = {value!r}: must be left out; it is read from the optimizer")
         groups = groups or (Group.make(**group),)
         if schedule is not None and not isinstance(schedule, str) and (warmup or final is not None):
             raise ValueError("warmup and final: must be left out with a Schedule; put them into it (schedules.warmup)")
         if not tensors:
             tensors = (Tensor(),)
-            assumptions = (*assumptions, "no tensors given: one matrix of 1024 × 1024 with torch's default values")
+            assumptions = (*assumptions, "no tensors given: one 1024 × 1024 matrix with torch's default initialisation")
         if schedule is None or isinstance(schedule, str):
             name, options = schedule or "constant", schedule_options or {}
             curve = _named(name, length, warmup, final, options, groups[0])
@@ -357,7 +357,7 @@ def told(finetune: Any) -> bool | None:
         ValueError: it is not a bool or None.
     """
     if not isinstance(finetune, bool | None):
-        raise ValueError(f"finetune = {finetune!r}: must be true or false, or left out to be told by the weights")
+        raise ValueError(f"finetune = {finetune!r}: must be true or false, or left out to decide by the weights")
     return finetune
 
 
@@ -375,7 +375,7 @@ def _absolute(
         sure = (relative and top > 0.95) or (not relative and abs(top / (largest or top) - 1) < 0.05)
         if not sure:
             meaning = f"a factor on lr = {largest:g}" if relative else f"lr itself, in place of {largest:g}"
-            notes = (f"the schedule, whose largest value is {top:.4g}, is read as {meaning} (relative= says which)",)
+            notes = (f"the schedule, whose largest value is {top:.4g}, is read as {meaning} (set relative= to decide)",)
     if relative:
         return curve, groups, notes
     groups = tuple(replace(g, lr=top * (g.lr / largest if largest else 1.0)) for g in groups)
@@ -387,7 +387,7 @@ def _named(name: str, steps: int, warmup: int, final: float | None, options: dic
     _check.choice("schedule", name, schedules.NAMES)
     for key in ("peak", "steps"):
         if key in options:
-            raise ValueError(f"{key} = {options[key]!r}: must be left out of the schedule; lr and the run say it")
+            raise ValueError(f"{key} = {options[key]!r}: must be left out of the schedule; lr and the run set it")
     more: dict[str, Any] = dict(options)
     if final is not None:
         more["final"] = _check.number("final", final, low=0, high=1)

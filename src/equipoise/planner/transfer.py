@@ -91,7 +91,7 @@ def transfer(
             raise ValueError(f"dataset_size = {dataset_size}: must be left out, or given in the old setting too")
         data = _check.whole("dataset_size", dataset_size, low=1) / setting.dataset_size
         if steps is not None and abs(steps / setting.steps * batch / data - 1) > 0.01:
-            notes.append("steps × batch is not in proportion to the data: rules that count data use the data")
+            notes.append("steps × batch is not proportional to the data: rules that count data use the data size")
     elif steps is not None:
         data = _check.whole("steps", steps, low=1) / setting.steps * batch
     else:

@@ -112,7 +112,7 @@ class Schedule(ABC):
         if steps is None:
             steps = self.end
         if steps is None:
-            raise ValueError(f"steps = None: must be a whole number ≥ 1, as {self} has no end")
+            raise ValueError(f"steps = None: must be a whole number ≥ 1, because {self} has no end")
         return _check.whole("steps", steps, low=1)
 
     def plot(self, steps: int | None = None, *, ax: Axes | None = None, **line: Any) -> Axes:

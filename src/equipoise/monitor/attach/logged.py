@@ -160,9 +160,9 @@ def _number(name: str, value: Any) -> float | _Away:
         ValueError: it is none.
     """
     if name == "step":
-        raise ValueError(f"step = {value!r}: watch counts the steps itself; leave it out, or give it another name")
+        raise ValueError(f"step = {value!r}: watch counts the steps itself; leave it out, or use another name")
     if OWN.fullmatch(name):
-        raise ValueError(f"{name}: is the name of something that watch measures; give it another, as loop_{name}")
+        raise ValueError(f"{name}: is a name that watch uses itself; choose another, such as loop_{name}")
     if isinstance(value, Tensor):
         if value.numel() != 1:
             raise ValueError(f"{name} has shape {tuple(value.shape)}: must be a number, or have one element")
@@ -191,7 +191,7 @@ def named(numbers: Any, more: dict[str, Any]) -> dict[str, Any]:
         raise ValueError(f'log({kind}): must be names with numbers: log(loss=loss), or log({{"loss": loss}})')
     for name in numbers:
         if not isinstance(name, str):
-            raise ValueError(f"log: {name!r} is no name; the keys of the mapping must be strings")
+            raise ValueError(f"log: {name!r} is not a name; the keys of the mapping must be strings")
         if name in more:
             raise ValueError(f"log: {name!r} is in the mapping and a keyword; give it once")
     return {**numbers, **more}

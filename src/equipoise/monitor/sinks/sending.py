@@ -34,7 +34,7 @@ def checked(sinks: Sequence[Sink | str]) -> list[Sink | str]:
         ImportError: its library is not installed.
     """
     if isinstance(sinks, str):
-        raise ValueError(f"sinks = {sinks!r}: must be a list, as [{sinks!r}]")
+        raise ValueError(f"sinks = {sinks!r}: must be a list, such as [{sinks!r}]")
     for sink in sinks:
         if isinstance(sink, str):
             _check.choice("sinks", sink, BY_NAME)

@@ -131,7 +131,7 @@ class Layout:
         with np.errstate(over="ignore"):
             values = np.asarray(row).astype(self.stored)
         if values.shape != (len(self),):
-            raise ValueError(f"row has shape {values.shape}: must be ({len(self)},), as layout {self.kind!r} says")
+            raise ValueError(f"row has shape {values.shape}: must be ({len(self)},), by layout {self.kind!r}")
         return values.tobytes()
 
     def to_dict(self) -> dict[str, Any]:

@@ -71,7 +71,7 @@ class Ledger:
         held = schema.lock(directory)
         if held is None:
             raise RunError(
-                f"{directory}: is being written{_by_whom(directory)}; stop that, or choose another directory"
+                f"{directory}: is being written{_by_whom(directory)}; stop that process, or choose another directory"
             )
         self._lock = held
         try:
@@ -126,7 +126,7 @@ class Ledger:
                 if resume is False:
                     last = db.execute("SELECT max(step) FROM rows").fetchone()[0]
                     raise RunError(
-                        f"{path.parent}: holds a run already (last step {last}); pass resume=True to append to it, "
+                        f"{path.parent}: already holds a run (last step {last}); pass resume=True to append to it, "
                         "or choose another directory"
                     )
         except sqlite3.DatabaseError as error:

@@ -305,7 +305,7 @@ class RunWriter:
             name = str(key).encode("utf-8", "replace").decode()
             at = None if step is None else _step(step)
         except (TypeError, ValueError, RecursionError) as error:
-            self.refuse(ValueError(f"{kind} {key!r}: must be something that JSON can hold ({error})"))
+            self.refuse(ValueError(f"{kind} {key!r}: must be JSON-serialisable ({error})"))
             return
         worker.put(lambda ledger: ledger.record(kind, name, text, at))
 
