@@ -40,8 +40,8 @@ from equipoise.optim.rules import Rule
 from equipoise.theory import Dynamics
 
 NO_DECAY = (
-    "weight_decay = 0: must be > 0, because the rotation comes from lr and weight decay; or give angle, or rotate=False "
-    "for this group"
+    "weight_decay = 0: must be > 0, because the rotation comes from lr and weight decay; or give angle, or "
+    "rotate=False for this group"
 )
 
 
