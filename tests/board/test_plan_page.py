@@ -184,7 +184,7 @@ def test_fine_tuning_is_shown_by_its_distance() -> None:
     plan = eq.plan(optimizer="adamw", lr=2e-5, weight_decay=0.01, steps=600, finetune=True)
     rows = dict(summary(plan))
     assert set(rows) == {
-        "RMS at the start",
+        "RMS, start",
         "distance by a random walk",
         "if gradients never change",
         "removed by decay",

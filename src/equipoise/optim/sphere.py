@@ -71,13 +71,13 @@ class RowMove(Move):
 
     @abstractmethod
     def begin(self, w: Tensor, group: dict[str, Any]) -> tuple[Tensor, ...]:
-        """The columns at first, for the rows of w."""
+        """The initial columns, for the rows of w."""
 
     @abstractmethod
     def numbers(
         self, rule: Rule, t: int, steps: int, group: dict[str, Any], shape: tuple[int, ...]
     ) -> dict[str, float] | None:
-        """The numbers of step t, the tracker's `steps`-th, for that shape; None: the weights stay where they are."""
+        """The numbers of step t, the tracker's `steps`-th, for this shape; None: the weights do not move."""
 
     def sized(self, numbers: dict[str, float], size: int) -> dict[str, float]:
         """The numbers for rows of that many weights."""

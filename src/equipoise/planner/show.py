@@ -109,7 +109,7 @@ def _run(plan: Plan) -> RenderableType:
 
 
 def _steps(x: float) -> str:
-    return f"{x:,.0f} steps" if math.isfinite(x) else "for ever"
+    return f"{x:,.0f} steps" if math.isfinite(x) else "unlimited"
 
 
 def _other_units(plan: Plan) -> str:

@@ -13,12 +13,12 @@ from equipoise.theory.advice import Change, Hyperparameters, Moved
 
 @dataclass(frozen=True)
 class Transfer:
-    """A change of run, and what each rule makes of the hyperparameters.
+    """A change of the run, and the hyperparameters that each rule suggests.
 
     Attributes:
         old: the tuned hyperparameters.
         change: the change, as ratios new/old.
-        moved: what each rule says; rules may conflict, and none is preferred.
+        moved: what each rule suggests; rules may conflict, and none is preferred.
         notes: what was assumed.
     """
 
@@ -28,7 +28,7 @@ class Transfer:
     notes: tuple[str, ...] = ()
 
     def setting(self, base: Setting, rule: str) -> Setting:
-        """The base setting with the hyperparameters that the named rule gives."""
+        """The base setting with the hyperparameters that the named rule suggests."""
         codes = {m.rule.code: m.to for m in self.moved}
         to = codes[_check.choice("rule", rule, codes)]
         group = base.groups[0].vary(lr=to.lr, weight_decay=to.weight_decay, betas=to.betas, eps=to.eps)
@@ -66,13 +66,13 @@ def transfer(
     dataset_size: int | None = None,
     width_factor: float = 1.0,
 ) -> Transfer:
-    """What published rules make of a change from the tuned `setting`.
+    """What published rules suggest when the run changes from the tuned `setting`.
 
     Args:
-        setting: the tuned setting; its first group is moved.
+        setting: the tuned setting; the rules apply to its first group.
         steps: new number of steps; default: as many as the same data needs at the new batch size.
         batch_size: new batch size; needs the old one in the setting.
-        dataset_size: new size of the data, with the epochs kept; needs the old one in the setting.
+        dataset_size: new size of the data, at the same number of epochs; needs the old one in the setting.
         width_factor: new width over old width of the hidden matrices.
 
     >>> from equipoise.planner import Setting

@@ -58,7 +58,7 @@ class Sending:
     Args:
         sinks: checked ones; none on processes that do not write.
         path: directory of the run.
-        step: the last step before those to come.
+        step: the last step before the new ones.
         resume: whether the run goes on.
         note: stores a finding about a sink, and is given the exception behind it.
         strict: raise what goes wrong.

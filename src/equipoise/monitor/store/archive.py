@@ -146,7 +146,7 @@ class Archive:
                 db.rollback()
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         with self._guard:
             self._db.close()
 

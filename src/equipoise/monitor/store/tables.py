@@ -40,7 +40,7 @@ def from_log(high: NDArray[Any], values: NDArray[Any] | None = None) -> NDArray[
 
 @dataclass(frozen=True)
 class Table:
-    """Columns over steps, each line a row as measured or the summary of several.
+    """Columns over steps. Each line is a row as measured, or a summary of several rows.
 
     Attributes:
         columns: what the columns of the arrays are.
@@ -51,8 +51,8 @@ class Table:
         values: mean.
         low: smallest value.
         high: largest value.
-        count: how many numbers there were; 0 where the rest is NaN. NaN beside a count was logged as NaN.
-        level: 0 where each line is a row as measured.
+        count: how many numbers there were; 0 if the rest is NaN. NaN with a count was logged as NaN.
+        level: 0 if each line is a row as measured.
     """
 
     columns: tuple[Column, ...]
@@ -134,7 +134,7 @@ class Rows:
         steps: step of each row.
         times: time of each row.
         values: a line for each row.
-        rewound: forget what was read before of steps after this one; None if there is nothing to forget.
+        rewound: discard rows after this step that were read before; None if there is nothing to discard.
     """
 
     layout: Layout
