@@ -1,4 +1,4 @@
-"""What a page needs of a run, read once, in about as many points as a screen can show."""
+"""Read what a page needs from a run, at about as many points as a screen can show."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What works on runs: `equipoise report`, `board`, `runs`, `tag`, `export` and `watch`."""
+"""Commands for runs: `equipoise report`, `board`, `runs`, `tag`, `export` and `watch`."""
 
 from __future__ import annotations
 

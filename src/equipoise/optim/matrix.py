@@ -1,4 +1,4 @@
-"""Optimizers for matrices: Muon and its norm-controlling kin, with AdamW for the rest; steepest descent in a norm."""
+"""Optimizers for matrices: Muon and its norm-controlling variants, with AdamW for the rest; steepest descent."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Moves: (weight, direction) → weight: decay of every kind, and a constraint. Rotation and hyperball: `rotate`.
+"""Moves: (weight, direction) → weight: decay of every kind, and a constraint. Rotation and hyperball are in `sphere`.
 
 Letters: w weight, u direction, η lr, d the share of the weight that a step's decay takes.
 """

@@ -1,4 +1,4 @@
-"""Rules: gradient → direction, one function an equation.
+"""Rules: gradient → direction, one function per equation.
 
 Letters: g gradient, m and v averages of g and g², t the step (from 1), u the direction, so that a plain step is
 w ← w − ηu; an average keeps a share β of itself (`keep`) and takes 1 − β of what is new (`take`). Each function changes

@@ -1,4 +1,4 @@
-"""Moves on the sphere: rotate and hyperball, which turn rows and keep their norms.
+"""Moves on the sphere: rotation and hyperball, which rotate rows and keep their norms.
 
 Letters: w weight, d direction, n norm to keep, ν tracked ‖d‖², η_r rotation per step.
 """

@@ -1,4 +1,4 @@
-"""The rotational variant of any torch optimizer, round it."""
+"""A wrapper that makes the rotational variant of any torch optimizer."""
 
 # pyright: reportIncompatibleVariableOverride=false, reportPrivateImportUsage=false
 # (groups, state and defaults are those of the optimizer inside: properties here, attributes in torch; what keeps dynamo

@@ -1,4 +1,4 @@
-"""Read a `Setting` off a live model and torch optimizer. The one file of the planner that knows torch objects."""
+"""Read a `Setting` from a live model and torch optimizer. The one file of the planner that knows torch objects."""
 
 from __future__ import annotations
 

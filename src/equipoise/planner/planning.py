@@ -1,4 +1,4 @@
-"""`eq.plan`: what a setting will do over the run, before it runs, and what is odd about it."""
+"""`eq.plan`: what a setting will do over the run, and what looks wrong, before it runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Does a run train from scratch, or go on from weights that were trained before? Told by the live weights.
+"""Decide from the live weights whether a run trains from scratch or fine-tunes.
 
 Fine-tuning is taken for granted where most parameters are frozen and not fresh themselves (adapters, probes), or where
 what trains does not look like an initialisation. All usual initialisations draw the entries of a matrix independently

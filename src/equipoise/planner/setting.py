@@ -1,4 +1,4 @@
-"""What a run is set to: optimizer, hyperparameters, schedules, length, data and tensors. Frozen, and without torch.
+"""`Setting`: optimizer, hyperparameters, schedules, length, data and tensors of a run. Frozen, and without torch.
 
 A `Setting` comes from arguments (`Setting.make`), a TOML file (`toml.py`) or a live optimizer (`live.py`).
 """

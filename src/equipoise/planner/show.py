@@ -1,4 +1,4 @@
-"""A plan, a comparison and a transfer as a person likes to read them in a terminal."""
+"""Print a plan, a comparison or a transfer in the terminal."""
 
 from __future__ import annotations
 

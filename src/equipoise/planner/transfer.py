@@ -1,4 +1,4 @@
-"""Move a tuned setting to other steps, batch, data or width, by every rule that speaks to the change."""
+"""Move a tuned setting to other steps, batch, data or width, by every rule that applies."""
 
 from __future__ import annotations
 

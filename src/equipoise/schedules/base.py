@@ -1,4 +1,4 @@
-"""What every schedule is: a pure function of the step, counted from 1, that can be seen without being stepped.
+"""`Schedule`: a pure function of the step, counted from 1, that can be inspected without stepping.
 
 A curve is a frozen dataclass with one formula, `_at`. It takes the step 0 too, which no run ever asks for: the value
 there is where the curve starts from, and what a warmup in front of it climbs to.

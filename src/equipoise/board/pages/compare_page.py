@@ -1,4 +1,4 @@
-"""Several runs on one page: what is set differently, and what came of it."""
+"""Several runs on one page: how their settings and results differ."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The geometry of a step: weight, decay and update as the right triangle that they are, from a run's own numbers.
+"""The geometry of a step: weight, decay and update as a triangle, from the numbers of a run.
 
 After [norm-note]: the update is nearly at a right angle to the weights, so it makes them longer, and decay makes them
 shorter; where the two meet, the norm stays.

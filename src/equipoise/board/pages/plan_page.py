@@ -1,4 +1,4 @@
-"""The page of a plan: turn a knob, and see what the run would do."""
+"""The page of a plan: change a setting, and see what the run would do."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Lay a measured tensor or neuron over its forecast: `compare`."""
+"""`compare`: a measured tensor or neuron next to its forecast."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A run as a tidy table, one line a measured number: a data frame, a CSV file or a Parquet file."""
+"""A run as a tidy table with one row per number: a data frame, a CSV file or a Parquet file."""
 
 from __future__ import annotations
 

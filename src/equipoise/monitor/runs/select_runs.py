@@ -1,4 +1,4 @@
-"""Which columns, in which order, and which runs: one set of words for the board's list and the terminal's."""
+"""Select columns, order and runs, with one syntax for the board and the terminal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A run in the terminal: one look at it, a live table, or a list of runs. Needs no torch."""
+"""A run in the terminal: printed once, as a live table, or as a list of runs. Needs no torch."""
 
 from __future__ import annotations
 

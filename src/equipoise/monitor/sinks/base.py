@@ -1,4 +1,4 @@
-"""What a sink is, and what its maker may know about the run."""
+"""The interface of a sink, and what it is created from."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What watch does with its sinks: make them, give each its numbers and findings, note what fails."""
+"""Create the sinks of a watch, send numbers and findings to each, and record failures."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The reading side of a run's file: its records and lives, kept up to date, with all that is damaged left out."""
+"""Read a run's file: its records and sessions, kept up to date, without damaged parts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Find the rows that have the columns that somebody asks for, or say what there is instead."""
+"""Find the rows that have the requested columns, or say which columns there are."""
 
 from __future__ import annotations
 

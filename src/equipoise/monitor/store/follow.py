@@ -1,4 +1,4 @@
-"""Read what is new in a run, at the cost of what is new."""
+"""Follow a run: read only its new rows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the numbers of a run are: tensors, quantities, and layouts, which say what each number of a row means."""
+"""The structure of a run: tensors, quantities, and layouts, which say what each number of a row means."""
 
 from __future__ import annotations
 

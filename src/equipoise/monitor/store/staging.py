@@ -1,4 +1,4 @@
-"""The writing side of a run's file: stage what came, commit it all at once, keep it for another try if that fails.
+"""Write a run's file: stage rows, commit them together, and keep them for another try if that fails.
 
 Used by one thread, that of `RunWriter`.
 """

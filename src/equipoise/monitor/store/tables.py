@@ -1,4 +1,4 @@
-"""What reading gives: numbers over steps."""
+"""The results of reading a run: numbers over steps."""
 
 from __future__ import annotations
 

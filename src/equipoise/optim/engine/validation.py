@@ -1,4 +1,4 @@
-"""What optimizers refuse: parameters that are none, and options that make no sense, alone or together."""
+"""Validation of parameters and options, alone and in combination."""
 
 from __future__ import annotations
 

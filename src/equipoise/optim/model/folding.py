@@ -1,4 +1,4 @@
-"""Make plain weights of gains, standardisation and, where asked, the gains and biases of norms."""
+"""Fold gains, standardisation and, on request, the gains and biases of norms into plain weights."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Learnable gains and weight standardisation, as parametrisations that leave the modules what they are.
+"""Learnable gains and weight standardisation, as parametrisations, without replacing modules.
 
 A rotational optimizer keeps the norm of the weights it turns. Where that norm matters, because no normalisation
 follows, a learnable gain gives the network its size back ([kosson2024] sections M and O). `fold` makes plain weights of

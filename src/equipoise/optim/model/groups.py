@@ -1,4 +1,4 @@
-"""Parameter groups from the model: which parameter decays, which one rotates, and what else it gets."""
+"""Parameter groups from the model: which parameters decay, which rotate, and their options."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which tensors and neurons of a model are scale-invariant: measured, not read off its layers."""
+"""Measure which tensors and neurons of a model are scale-invariant."""
 
 from __future__ import annotations
 
