@@ -204,7 +204,7 @@ def test_a_heatmap_says_what_layers_are_held_against(seen: Any, file: str, runs:
     page = s.open(report([runs / "good", one], tmp_path / "mixed.html").as_uri())
     page.locator("[data-state=layout]").select_option("side")
     said = page.locator("#compare [data-heat-title]").all_inner_texts()
-    assert said == ["Rotation of each layer over the median layer"] * 2, "one of them has no forecast"
+    assert said == ["Rotation of each layer relative to the median layer"] * 2, "one of them has no forecast"
     assert not page.locator("#compare [data-state=against]").is_visible()
 
 

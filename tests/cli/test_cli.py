@@ -134,7 +134,7 @@ def test_every_count_may_be_written_with_an_exponent(tmp_path: Path) -> None:
         ([*PLAN, "--html", "."], ".: cannot be read or written (Is a directory)"),
         (["transfer", "--stps", "3"], "(see equipoise transfer --help)"),
         (["board", "--port", "70000"], "port = 70000: must be in 0 to 65535"),
-        (["board", "--host", "no.such.host.invalid", "--port", "0"], "give another --host"),
+        (["board", "--host", "no.such.host.invalid", "--port", "0"], "choose another --host"),
         ([*PLAN, "--optimizer", "muon", "--shape", "16"], None),
         (["plan", "missing.toml"], "missing.toml: cannot be read"),
         (["transfer", "missing.toml"], "missing.toml: cannot be read"),

@@ -71,7 +71,7 @@ class Ledger:
         held = schema.lock(directory)
         if held is None:
             raise RunError(
-                f"{directory}: is being written{_by_whom(directory)}; stop that process, or choose another directory"
+                f"{directory}: is being written{_by_whom(directory)}; close that writer, or choose another directory"
             )
         self._lock = held
         try:
