@@ -14,7 +14,7 @@ from equipoise.lab.experiments import PRESETS, catalogue, find
 from equipoise.lab.report.ledger import evidence, keep, ledger
 from equipoise.lab.report.page import write_marked, write_page
 from equipoise.lab.report.terminal import bars
-from equipoise.lab.train.run_experiment import OUTCOME, conduct
+from equipoise.lab.train.run_experiment import OUTCOME, run_experiment
 
 DOCS = Path("docs")
 
@@ -34,7 +34,7 @@ def main() -> None:
         experiment, folder = find(name), given.output / f"{name}-{given.preset}"
         began = time.perf_counter()
         with bars() as report:
-            outcome, done = conduct(
+            outcome, done = run_experiment(
                 experiment, folder, preset=given.preset, workers=given.workers, report=report, seeds=given.seeds,
                 hours=given.hours,
             )  # fmt: skip

@@ -67,9 +67,9 @@ class Plan:
     @cached_property
     def findings(self) -> tuple[Finding, ...]:
         """What is odd about the setting, the worst first."""
-        from equipoise.planner.checks.all_checks import find
+        from equipoise.planner.checks.all_checks import all_findings
 
-        return find(self)
+        return all_findings(self)
 
     @property
     def main(self) -> TensorPlan:

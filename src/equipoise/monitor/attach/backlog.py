@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from equipoise.monitor.attach.registry import Owners, cheap, groups_in
+from equipoise.monitor.attach.registry import OptimizerRegistry, cheap, groups_in
 
 MOST = 64
 """Steps that are kept."""
@@ -45,11 +45,11 @@ class Backlog:
     """Keeps such steps, in their order.
 
     Args:
-        owners: the optimizers.
+        registry: the optimizers.
     """
 
-    def __init__(self, owners: Owners) -> None:
-        self._owners = owners
+    def __init__(self, registry: OptimizerRegistry) -> None:
+        self._registry = registry
         self._kept: list[Passed] = []
 
     def add(self, step: int, owner: int, new: bool, start: float) -> bool:
@@ -61,16 +61,16 @@ class Backlog:
             new: whether the step of training begins with it.
             start: when, in seconds.
         """
-        owners = self._owners
-        optimizer = owners.each[owner]
+        registry = self._registry
+        optimizer = registry.each[owner]
         groups = [dict(g) for g in groups_in(optimizer)] if cheap(optimizer) else None
         for group in groups or ():
             for name in ("lr", "weight_decay"):
                 if isinstance(group.get(name), Tensor):  # changed in place by schedules
                     group[name] = float(group[name])
-        where = owners.groups_of(owner)
+        where = registry.groups_of(owner)
         kept = self._kept
-        kept.append(Passed(step, owner, new, start, groups, where.start, len(owners.param_groups)))
+        kept.append(Passed(step, owner, new, start, groups, where.start, len(registry.param_groups)))
         return len(kept) >= MOST or start - kept[0].start > LONG
 
     def take(self) -> list[Passed]:

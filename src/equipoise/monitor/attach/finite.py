@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from equipoise.finding import Finding
-from equipoise.monitor.attach.registry import Owners, groups_in
+from equipoise.monitor.attach.registry import OptimizerRegistry, groups_in
 from equipoise.monitor.measure.tensors import Watched, local
 
 APART = 8
@@ -25,7 +25,7 @@ NOT_FINITE = "not-finite"
 
 
 @dataclass
-class Look:
+class FiniteCheck:
     """One look, whose answer may still be on its way from the device.
 
     Attributes:
@@ -52,12 +52,12 @@ class FiniteWatch:
     """Looks at the tensors of some optimizers every few steps.
 
     Args:
-        owners: the optimizers.
+        registry: the optimizers.
     """
 
-    def __init__(self, owners: Owners) -> None:
-        self._owners = owners
-        self._waiting: list[Look] = []
+    def __init__(self, registry: OptimizerRegistry) -> None:
+        self._registry = registry
+        self._waiting: list[FiniteCheck] = []
         self._next, self._weights = 0, False
 
     def due(self, step: int) -> bool:
@@ -89,7 +89,7 @@ class FiniteWatch:
 
     def _begin(self, step: int, what: str, tensors: list[Watched]) -> None:
         """Take the largest number of each tensor, and start moving it off the device."""
-        skips = [_skips(one) for one in self._owners.each]
+        skips = [_skips(one) for one in self._registry.each]
         held: dict[torch.device, list[tuple[str, Tensor]]] = {}
         for tensor in tensors:
             x = tensor.p if what == "weights" else None if skips[tensor.owner] else tensor.p.grad
@@ -109,7 +109,7 @@ class FiniteWatch:
                 largest = pinned.copy_(largest, non_blocking=True)
                 event = torch.cuda.Event()
                 event.record()
-            self._waiting.append(Look(step, what, [name for name, _ in found], largest, event))
+            self._waiting.append(FiniteCheck(step, what, [name for name, _ in found], largest, event))
 
     def _answered(self, wait: bool) -> Finding | None:
         """What the looks that are answered have found, the first of it."""
