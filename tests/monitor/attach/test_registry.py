@@ -156,5 +156,5 @@ def test_what_cannot_be_watched_together_is_refused(tmp_path: Path) -> None:
         eq.watch(None, [], tmp_path)
     with pytest.raises(ValueError, match="the same one is in the list twice"):
         eq.watch(None, [one, one], tmp_path)
-    with pytest.raises(ValueError, match="is in number 0 and in number 1 of the list; must be in one"):
+    with pytest.raises(ValueError, match="is in number 0 and in number 1 of the list; must be in only one"):
         eq.watch(None, [one, two], tmp_path)

@@ -1,4 +1,4 @@
-"""A run in the terminal: one look at it, a live table, or a list of runs. Needs no torch."""
+"""A run in the terminal: printed once, as a live table, or as a list of runs. Needs no torch."""
 
 from __future__ import annotations
 
@@ -83,9 +83,9 @@ def render(snapshot: Snapshot, *, width: int = 120, live: bool = False) -> Rende
     if snapshot.layers:
         parts.append(_table(snapshot, width))
     elif snapshot.step is None:
-        parts.append(Text("nothing is measured yet", style="dim"))
+        parts.append(Text("nothing has been measured yet", style="dim"))
     else:
-        parts.append(Text("no layer has a name like this, or none is measured yet", style="dim"))
+        parts.append(Text("no layer matches this name, or none has been measured yet", style="dim"))
     if snapshot.findings and live:
         parts += [finding_line(f) for f in snapshot.findings[-LINES:]]
     elif snapshot.findings:
@@ -118,7 +118,7 @@ def _numbers(snapshot: Snapshot) -> RenderableType:
     if others:
         grid.add_row("logged last", " · ".join(others[:4]))
     if not math.isnan(n.get("step_time", math.nan)):
-        grid.add_row("time", f"{_seconds(n['step_time'])} a step{_watching(n.get('watch_share', math.nan))}")
+        grid.add_row("time", f"{_seconds(n['step_time'])} per step{_watching(n.get('watch_share', math.nan))}")
     if "balance_layers" in n:
         balances = f"layers {_number(n['balance_layers'])} · neurons {_number(n['balance_neurons'])}"
         grid.add_row("variation of rotation", balances)
@@ -132,7 +132,7 @@ def _numbers(snapshot: Snapshot) -> RenderableType:
         what = "initialisation" if snapshot.taken_as is None else "initial weights"
         grid.add_row("memory", f"{steps} of {snapshot.coverage.steps:,} steps · {what} left {left}")
     if snapshot.taken_as is not None:
-        grid.add_row("taken as", snapshot.taken_as)
+        grid.add_row("treated as", snapshot.taken_as)
     return grid
 
 
