@@ -40,7 +40,7 @@ def test_lr_of_every_step_and_its_peak(tmp_path: Path) -> None:
     with Run.open(watched(tmp_path, rates)) as run:
         assert run.measured.tolist() == [1]
         schedules = Schedules(run)
-        steps, values = schedules.knots("lr", 0)
+        steps, values = schedules.change_points("lr", 0)
         assert len(steps) < 150, "few rows"
         assert values.max() == max(rates)
         assert steps[values.argmax()] == 201
