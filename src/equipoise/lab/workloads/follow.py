@@ -19,7 +19,7 @@ from equipoise.finding import Finding
 from equipoise.lab.train.trial import Trial
 from equipoise.lab.workloads.base import HALVES, Workload
 from equipoise.lab.workloads.catalogue import WORKLOADS
-from equipoise.lab.workloads.plans import plan_of
+from equipoise.lab.workloads.plans import plan_of, read
 from equipoise.lab.workloads.store import Outcomes
 from equipoise.planner.checks.paying import PAID
 
@@ -74,8 +74,9 @@ def _findings(name: str, trial: str) -> tuple[Finding, ...]:
 def pairs(every: Mapping[str, Outcomes]) -> list[Pair]:
     """Every pair of stored trials of the first seed that a finding's change leads from and to."""
     found = []
-    for name, workload in WORKLOADS.items():
-        known = every.get(name, {})
+    described = [workload for name, workload in WORKLOADS.items() if name in read()]
+    for workload in described:
+        known = every.get(workload.name, {})
         for one in known.values():
             if one.trial.seed or one.status == "diverged":
                 continue

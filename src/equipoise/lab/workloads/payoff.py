@@ -1,4 +1,4 @@
-"""The page docs/payoff.md, from stored trials alone: what each way to choose a setting costs."""
+"""The page docs/payoff.md, from stored trials: what each way to choose a setting costs."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def content(folder: Path = STORED) -> str:
         "## What it pays to follow a finding\n\n"
         "Every stored trial of the first seed is planned. Where a finding asks for a change, and the changed setting "
         "was trained too, the two are a pair: how far the second's test loss is above the first's, in percent.",
-        markdown(follow.rows(follow.pairs(every))),
+        markdown(follow.rows(follow.pairs(every))) or "None yet.",
         "## The best of each sweep\n\n"
         "Chosen on validation; the test loss is a mean ± standard deviation over the seeds that there are. The "
         "baseline is the better of what needs no network: frequencies, the bigram table of text and pairs, the linear "

@@ -41,6 +41,9 @@ SHRUNK = 0.45
 SHRINK_ONCE = 0.3
 """lr·wd·T for data that is seen once or twice."""
 
+SHRINK_TRIED = 5.0
+"""lr·wd·T above which a run forgets its initial weights on purpose; that was not tried, and is usual in long runs."""
+
 SHRINK_REPEATED = 3.0
 """lr·wd·T for data that is seen many times."""
 
@@ -73,7 +76,9 @@ def check_high_decay(plan: Plan) -> Iterator[Finding]:
     """Decay shrinks the weights although the data does not repeat."""
     s, i = plan.setting, plan.setting.main_group
     epochs, end = _epochs(plan), _norm_at_end(plan)
-    if end is None or end >= SHRUNK or not _decays(plan) or _drawn(plan) or (epochs is not None and epochs > ONCE):
+    if end is None or end >= SHRUNK or not 0 < _shrink(plan) <= SHRINK_TRIED or _drawn(plan):
+        return
+    if epochs is not None and epochs > ONCE:
         return
     decay = decay_for(plan, SHRINK_ONCE)
     if decay >= s.groups[i].weight_decay:
@@ -169,10 +174,6 @@ def paid(code: str) -> str:
 def _shrink(plan: Plan) -> float:
     """lr·wd·T at peak lr."""
     return float(plan.setting.decay_per_step(plan.setting.main_group).max()) * plan.setting.steps
-
-
-def _decays(plan: Plan) -> bool:
-    return plan.setting.groups[plan.setting.main_group].weight_decay > 0 and _shrink(plan) < plan.setting.steps
 
 
 def _drawn(plan: Plan) -> bool:
