@@ -16,13 +16,14 @@ import warnings
 from array import array
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.fx import GraphModule
 
-from equipoise.optim.engine.loops import COLUMN, MATRIX, Loops, Unsupported
+from equipoise.optim.engine.loops import COLUMN, MATRIX, Loops, UnsupportedError
+from equipoise.optim.engine.packs import laid
 from equipoise.optim.engine.tensor_list import Traced
 from equipoise.optim.moves import Move, plain_step
 from equipoise.optim.rows import centred
@@ -34,7 +35,7 @@ logger = logging.getLogger("equipoise")
 HINT = (1026, 2054)
 """The shape that a step is traced on: no two of its sizes are the same by chance."""
 
-FLAGS = ("-ftree-loop-vectorize", "-fno-math-errno", "-ffp-contract=fast", "-mprefer-vector-width=512")
+FLAGS = ("-ftree-loop-vectorize", "-fno-math-errno", "-ffp-contract=fast")
 """For the compiler, after those of Inductor for its own kernels. Finite or not is still told, sums keep their order."""
 
 TYPES = {torch.float32: "float", torch.float64: "double", torch.bfloat16: "uint16_t"}
@@ -45,8 +46,20 @@ SWITCHES = ("nesterov", "nested", "maximize", "decay", "center")
 SHARED = 2**15
 """Weights from which on it is worth waking threads."""
 
-Kernel = Callable[[list[list[Tensor]]], None]
-"""Called with several tensors to step, each a list of numbers, w, g, averages and columns; numbers and g stay."""
+
+class Call(NamedTuple):
+    """One tensor to step; numbers and the gradient stay as they are."""
+
+    numbers: Tensor
+    layout: tuple[int, ...]
+    """(rows, columns), or (size,) for a plain step, as which the matrices' memory is seen."""
+    matrices: list[Tensor]
+    """w, g and averages, dense and all with the same strides."""
+    columns: list[Tensor]
+
+
+Kernel = Callable[[list[Call]], bool]
+"""Steps several tensors; False if some do not lie as they should, and none was stepped."""
 
 
 @dataclass(frozen=True)
@@ -168,7 +181,7 @@ def _compile(kind: Kind) -> Kernel:
     if kind.device.type == "cpu":
         try:
             return CpuKernel(graph, kind)
-        except Unsupported as why:
+        except UnsupportedError as why:
             logger.info("the step of %s is compiled by Inductor: %s", kind, why)
     return _inductor(graph)
 
@@ -192,9 +205,10 @@ def _inductor(graph: GraphModule) -> Kernel:
     with torch.no_grad(), tracing(TracingContext(inputs[0].fake_mode)):
         compiled: Any = compile_fx_inner(graph, inputs)
 
-    def run(calls: list[list[Tensor]]) -> None:
-        for tensors in calls:
-            compiled(list(tensors))
+    def run(calls: list[Call]) -> bool:
+        for numbers, layout, matrices, columns in calls:
+            compiled([numbers, *[laid(x, layout) for x in matrices], *columns])
+        return True
 
     return run
 
@@ -212,33 +226,39 @@ class CpuKernel:
 
         dtype, low = kind.dtypes
         if dtype not in TYPES or low not in TYPES:
-            raise Unsupported(f"no loop for {dtype} with gradients in {low}")
-        self._dtypes = [dtype, low] + [dtype] * (len(kind.rule.state) + kind.columns)
-        matrices = 2 + len(kind.rule.state)
-        self._matrices = matrices
+            raise UnsupportedError(f"no loop for {dtype} with gradients in {low}")
+        self._dtypes = [dtype, low] + [dtype for _ in kind.rule.state]
         self._whole = kind.rows != "row"
-        loops = Loops(graph.graph, [MATRIX] * matrices + [COLUMN] * kind.columns, self._whole)
+        levels = [MATRIX for _ in self._dtypes] + [COLUMN] * kind.columns
+        loops = Loops(graph.graph, levels, self._whole)
         self._buffers = len(loops.buffers)
-        library = CppCodeCache.load(loops.source([TYPES[x] for x in self._dtypes]), extra_flags=FLAGS)
+        types = [TYPES[x] for x in self._dtypes] + [TYPES[dtype]] * kind.columns
+        library = CppCodeCache.load(loops.source(types), extra_flags=FLAGS)
         self._call = library.step
         self._call.argtypes, self._call.restype = [ctypes.c_void_p], None
 
-    def __call__(self, calls: list[list[Tensor]]) -> None:
-        """Take the steps."""
+    def __call__(self, calls: list[Call]) -> bool:
+        """Take the steps; if one can't be taken, none is."""
         table, widest, weights = [], 1, 0
-        for numbers, *tensors in calls:
-            w = tensors[0]
-            rows, width = (1, w.numel()) if w.ndim == 1 else w.shape
-            for i, (x, dtype) in enumerate(zip(tensors, self._dtypes, strict=True)):
-                fits = x.shape == w.shape if i < self._matrices else x.numel() == rows
-                if not fits or x.dtype is not dtype or not x.is_contiguous():
-                    raise RuntimeError(f"argument {i} of a compiled step, {x.dtype} of {tuple(x.shape)}, does not fit w")
-            widest, weights = max(widest, width), weights + w.numel()
-            table += [rows, width, numbers.data_ptr(), *[x.data_ptr() for x in tensors]]
+        for numbers, layout, matrices, columns in calls:
+            rows, width = layout if len(layout) == 2 else (1, *layout)
+            if not self._fits(rows, width, matrices, columns):
+                return False
+            widest, weights = max(widest, width), weights + rows * width
+            table += [rows, width, *[x.data_ptr() for x in (numbers, *matrices, *columns)]]
         threads = torch.get_num_threads() if weights >= SHARED else 1
-        room = _room(self._buffers * widest * (1 if self._whole else threads), w.dtype)
-        arguments = array("q", [len(calls), threads, room.data_ptr(), *table])
+        room = _room(self._buffers * widest * (1 if self._whole else threads), self._dtypes[0])
+        arguments = array("q", [len(calls), threads, widest, room.data_ptr(), *table])
         self._call(arguments.buffer_info()[0])
+        return True
+
+    def _fits(self, rows: int, width: int, matrices: list[Tensor], columns: list[Tensor]) -> bool:
+        """Whether memory is as the code takes it to be; it would not notice."""
+        size, stride, own = rows * width, matrices[0].stride(), self._dtypes[0]
+        for x, dtype in zip(matrices, self._dtypes, strict=True):
+            if x.dtype is not dtype or x.numel() != size or x.stride() != stride:
+                return False
+        return all(x.dtype is own and x.numel() == rows and x.is_contiguous() for x in columns)
 
 
 _rooms = threading.local()
@@ -246,7 +266,7 @@ _rooms = threading.local()
 
 def _room(size: int, dtype: torch.dtype) -> Tensor:
     """Memory for buffers, kept: new pages at every step would take as long as the step."""
-    kept = _rooms.__dict__
+    kept: dict[Any, Tensor] = _rooms.__dict__
     if dtype not in kept or kept[dtype].numel() < size:
         kept[dtype] = torch.empty(size, dtype=dtype)
     return kept[dtype]

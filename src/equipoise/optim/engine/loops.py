@@ -5,8 +5,8 @@ a matrix, and what depends on the column needs another loop over the row:
 
     for each row:   loop 0: new averages, direction d, ‖w‖², ⟨d,w⟩, ‖d‖²;   keep and push;   loop 1: w ← keep·w − push·d
 
-Between the loops, d stays in a buffer of the row. Inductor takes roots and quotients twice instead, or keeps a buffer as
-large as the tensor. A tensor that is one row is shared by the threads, which wait for each other between loops.
+Between the loops, d stays in a buffer of the row. Inductor takes roots and quotients twice instead, or keeps a buffer
+as large as the tensor. A tensor that is one row is shared by the threads, which wait for each other between loops.
 """
 
 from __future__ import annotations
@@ -25,24 +25,26 @@ OPERATIONS = {
     "add": "{0} + {1}", "sub": "{0} - {1}", "mul": "{0} * {1}", "div": "{0} / {1}", "neg": "-{0}",
     "abs": "std::abs({0})", "sqrt": "std::sqrt({0})", "sign": "T({0} > 0) - T({0} < 0)", "where": "{0} ? {1} : {2}",
     "clamp_min": "{0} < {1} ? {1} : {0}", "clamp_max": "{0} > {1} ? {1} : {0}",
+    "lerp": "std::abs({2}) < T(0.5) ? {0} + {2} * ({1} - {0}) : {1} - ({1} - {0}) * (1 - {2})",
     "maximum": "{0} < {1} || {1} != {1} ? {1} : {0}", "minimum": "{0} > {1} || {1} != {1} ? {1} : {0}",
 }  # fmt: skip
 """Torch's operations on numbers in C++; a NaN stays one."""
 CONDITIONS = {
-    "gt": "{0} > {1}", "lt": "{0} < {1}", "ge": "{0} >= {1}", "le": "{0} <= {1}", "eq": "{0} == {1}", "ne": "{0} != {1}",
+    "gt": "{0} > {1}", "lt": "{0} < {1}", "ge": "{0} >= {1}", "le": "{0} <= {1}",
+    "eq": "{0} == {1}", "ne": "{0} != {1}",
     "bitwise_and": "{0} && {1}", "bitwise_or": "{0} || {1}", "bitwise_not": "!{0}",
 }  # fmt: skip
 SUMS = {"sum": ("0", "+", "{0} + {1}"), "amax": ("-INFINITY", "max", "{0} > {1} ? {0} : {1}")}
 """Reductions: what they begin with, their name in OpenMP, and how they take in a number."""
 UNCHANGED = ("clone", "alias", "detach", "unsqueeze", "squeeze", "view", "expand", "_to_copy", "convert_element_type")
 """Operations that change no value: the level of a value stands for its shape."""
-CHEAP = ("add", "sub", "mul", "neg", "abs", "sign", "where", *CONDITIONS)
+CHEAP = ("add", "sub", "mul", "lerp", "neg", "abs", "sign", "where", *CONDITIONS)
 """Operations that are repeated in a later loop, where the result of others is kept in a buffer."""
 
 NUMBER, COLUMN, MATRIX = range(3)
 
 
-class Unsupported(Exception):
+class UnsupportedError(Exception):
     """The graph has something that these loops do not know."""
 
 
@@ -77,8 +79,8 @@ class Loops:
     """The loops of one graph.
 
     Args:
-        graph: as `make_fx` makes it of a function that copies its results into its arguments. The first argument has the
-            numbers, as a vector.
+        graph: as `make_fx` makes it of a function that copies its results into its arguments. The first argument has
+            the numbers, as a vector.
         levels: of the other arguments.
         whole: the matrices have one row, which the threads share.
     """
@@ -143,7 +145,7 @@ class Loops:
             return self._value("mul", args[0], args[0]) if args[1] == 2 else self._value("sqrt", args[0])
         if name in OPERATIONS | CONDITIONS and not node.kwargs:
             return self._value(name, *args)
-        raise Unsupported(f"no loop for {node.format_node()}")
+        raise UnsupportedError(f"no loop for {node.format_node()}")
 
     def _all_needed(self) -> list[Value]:
         """The values that the new ones depend on, in the order in which they are made."""
@@ -235,7 +237,10 @@ class Loops:
         loop = self.loops[p]
         lines = [f"double {x.name}_sum = {SUMS[x.op][0]};" for x in loop.sums]
         lines += ["#pragma omp for schedule(static) nowait"] if self.whole else []
-        lines += [f"for (int64_t b = 0; b < C; b += {BLOCK}) {{", f"const int64_t end = std::min<int64_t>(C, b + {BLOCK});"]
+        lines += [
+            f"for (int64_t b = 0; b < C; b += {BLOCK}) {{",
+            f"const int64_t end = std::min<int64_t>(C, b + {BLOCK});",
+        ]
         lines += [f"T {x.name}_b = {SUMS[x.op][0]};" for x in loop.sums]
         clauses = "".join(f" reduction({SUMS[x.op][1]}:{x.name}_b)" for x in loop.sums)
         lines += [f"#pragma omp simd{clauses}", "for (int64_t c = b; c < end; ++c) {", *loop.lines]
@@ -256,9 +261,9 @@ class Loops:
     def source(self, types: list[str]) -> str:
         """The text of `void step(const int64_t* a)`, which steps several tensors.
 
-        a has the number of tensors, the threads, and the address of the buffers; then for each tensor its rows, its
-        columns, and the addresses of the numbers and the other arguments. The buffers have room for `buffers` × columns
-        numbers of the widest tensor, for each thread unless the matrices have one row.
+        a has the number of tensors, the threads, the most columns of any tensor, and the address of the buffers; then
+        for each tensor its rows, its columns, and the addresses of the numbers and the other arguments. There are as
+        many buffers as in `buffers`, each of that most, and as many again for each thread unless matrices have one row.
 
         Args:
             types: in C++, of the arguments but the numbers, which are of the first one's.
@@ -275,7 +280,7 @@ class Loops:
                 text = f"n[{x.args[0]}]" if x.op == "number" else _formula(x, [_text(y) for y in x.args])
                 tensor.append(f"const {_type(x)} {x.name} = {text};")
         mine = "0" if self.whole else f"omp_get_thread_num() * {len(self.buffers)}"
-        tensor += [f"T* const buffer{i} = (T*)a[2] + ({mine} + {i}) * C;" for i in range(len(self.buffers))]
+        tensor += [f"T* const buffer{i} = (T*)a[3] + ({mine} + {i}) * a[2];" for i in range(len(self.buffers))]
         body = []
         for p, loop in enumerate(self.loops):
             body += [*self._column_lines(loop.columns), *self._loop_lines(p)]
@@ -290,7 +295,7 @@ class Loops:
         most = max(len(loop.sums) for loop in self.loops)
         top += [f"std::vector<std::vector<double>> all(a[1], std::vector<double>({most}));"] if self.whole else []
         top += ["#pragma omp parallel num_threads(a[1])", "for (int64_t i = 0; i < a[0]; ++i) {"]
-        top += [f"const int64_t* const x = a + 3 + i * {3 + len(self.inputs)};"]
+        top += [f"const int64_t* const x = a + 4 + i * {3 + len(self.inputs)};"]
         return "\n".join([*top, *tensor, *body, "}", "}"]) + "\n"
 
 

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from equipoise.optim.engine.chunks import Chunks
 from equipoise.optim.engine.clock import Clock, count_of, value_of
-from equipoise.optim.engine.compiled import SWITCHES, Kind, kernel, warn
+from equipoise.optim.engine.compiled import SWITCHES, Call, Kind, kernel, warn
 from equipoise.optim.engine.packs import Batch, Pack, Plan, kernel_layout, kinds_of_step, laid, lies, local
 from equipoise.optim.engine.rate import hollow, sent
 from equipoise.optim.moves import Constrain, Move, Piece, direction, directions, step_numbers, turns
@@ -287,21 +287,22 @@ class Fast:
 
         for pack in batch.packs:
             pack.fill(pieces, grads)
-            run([[values(pack.w.shape[-1]), pack.w, pack.g, *pack.averages, *pack.columns]])
+            layout, matrices = tuple(pack.w.shape), [pack.w, pack.g, *pack.averages]
+            run([Call(values(layout[-1]), layout, matrices, pack.columns)])
             pack.empty(pieces)
-        calls = []
+        calls: list[Call] = []
         for i in batch.alone:
-            state, w = pieces[i].state, local(pieces[i].w)
+            state, w, g = pieces[i].state, local(pieces[i].w), local(grads[i])
             if w.numel():
-                g = local(grads[i])
                 g = g if g.stride() == w.stride() else torch.empty_like(w, dtype=g.dtype).copy_(g)
                 kept = [local(state[name]) for name in batch.columns]
-                size = w.numel() // kept[0].shape[0] if kept else 1
-                layout = (kept[0].shape[0], size) if kept else kernel_layout(w, rows)
-                matrices = [laid(x, layout) for x in (w, g, *(local(state[name]) for name in self.rule.state))]
-                calls.append([values(size), *matrices, *kept])
-        if calls:
-            run(calls)
+                layout = (kept[0].shape[0], w.numel() // kept[0].shape[0]) if kept else kernel_layout(w, rows)
+                matrices = [w, g, *[local(state[name]) for name in self.rule.state]]
+                calls.append(Call(values(layout[-1] if kept else 1), layout, matrices, kept))
+        if calls and not run(calls):
+            return False
+        # As any change in place: a backward that needs the old weights is refused.
+        torch.autograd.graph.increment_version([w for i in batch.alone if not (w := pieces[i].w).is_inference()])
         if batch.columns:
             self._clock.tick([pieces[i].state for i in batch.members])
         if isinstance(move, Constrain):

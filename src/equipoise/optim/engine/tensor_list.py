@@ -163,7 +163,7 @@ class Traced:
 
     def lerp(self, end: Traced, weight: Any) -> Traced:
         """The point a share `weight` of the way to `end`."""
-        return Traced(self.x + (end.x - self.x) * weight)
+        return Traced(torch.lerp(self.x, end.x, weight))
 
     def lerp_(self, end: Traced, weight: Any) -> Traced:
         """Move in place by a share `weight` of the way to `end`."""
