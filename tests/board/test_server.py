@@ -29,7 +29,7 @@ from equipoise.board.listing import Runs
 from equipoise.board.live import plan_document, run_document
 from equipoise.board.server import HERE, Left, serve
 from equipoise.monitor import RunError
-from equipoise.monitor.runs.lines import describe
+from equipoise.monitor.runs.lines import row_of
 
 OUTSIDE = "outside"
 
@@ -236,7 +236,7 @@ def test_files_are_only_read(root: Path) -> None:
     run = root / "group" / "good"
     before = {p.name: hashlib.sha256(p.read_bytes()).hexdigest() for p in run.iterdir()}
     end(built(root, "group/good"))
-    describe(run)
+    row_of(run)
     after = {p.name: hashlib.sha256(p.read_bytes()).hexdigest() for p in run.iterdir()}
     assert {k: v for k, v in after.items() if k in before} == before
     assert set(after) - set(before) <= {"run.sqlite-wal", "run.sqlite-shm"}
@@ -328,7 +328,7 @@ def test_what_cannot_be_served_is_said(tmp_path: Path, url: str) -> None:
     taken = command("board", str(tmp_path), "--port", url.rpartition(":")[2])
     out, _ = taken.communicate(timeout=60)
     assert taken.returncode == 2
-    assert "give another --port" in out
+    assert "choose another --port" in out
 
 
 def test_a_browser_that_leaves_early_is_no_news(caplog: pytest.LogCaptureFixture) -> None:

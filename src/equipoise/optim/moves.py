@@ -1,4 +1,4 @@
-"""Moves: (weight, direction) → weight: decay of every kind, and a constraint. Rotation and hyperball: `rotate`.
+"""Moves: (weight, direction) → weight: decay of every kind, and a constraint. Rotation and hyperball are in `sphere`.
 
 Letters: w weight, u direction, η lr, d the share of the weight that a step's decay takes.
 """
@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from equipoise.optim.engine.rate import add, rate
-from equipoise.optim.engine.tensor_list import Many, Traced
+from equipoise.optim.engine.tensor_list import TensorList, Traced
 from equipoise.optim.rows import everywhere, row_count
 from equipoise.optim.rules import Ratio, Rule
 from equipoise.theory import Dynamics
@@ -77,25 +77,25 @@ class Move(ABC):
     """Group options that belong to the move."""
 
     compiles: ClassVar[bool] = False
-    """Whether there is a kernel for it; a move of one's own runs eagerly, unless it is a `RowMove`."""
+    """Whether it has a compiled kernel; your own moves run eagerly, unless they are `RowMove`s."""
 
     def prepare(self, g: Tensor, w: Tensor, group: dict[str, Any]) -> Tensor:
-        """What the rule shall see of a gradient."""
+        """The gradient as the rule sees it."""
         return g
 
     def dynamics(self, rule: Dynamics, group: dict[str, Any]) -> Dynamics:
-        """What the rule and the move do together; of a move of one's own theory knows no more than its decay."""
+        """What the rule and the move do together; for your own moves theory only knows their decay."""
         return varied(rule, **decay_options(group), known=False)
 
     @abstractmethod
     def __call__(self, pieces: list[Piece], u: Any, *, rule: Rule, t: int, group: dict[str, Any]) -> None:
-        """Move the weights of the pieces by their directions, a `Many` or `Ratio` of one tensor each."""
+        """Move the weights of the pieces by their directions, a `TensorList` or `Ratio` of one tensor each."""
 
 
 def directions(u: Any, count: int) -> list[Tensor]:
     """The directions, divided, one tensor for each piece."""
     value = u.value() if isinstance(u, Ratio) else u
-    tensors = value.tensors if isinstance(value, Many) else [value]
+    tensors = value.tensors if isinstance(value, TensorList) else [value]
     assert len(tensors) == count
     return tensors
 
@@ -128,8 +128,8 @@ class Decay(Move):
         return varied(rule, **options)
 
     def __call__(self, pieces: list[Piece], u: Any, *, rule: Rule, t: int, group: dict[str, Any]) -> None:
-        together = isinstance(u, Many) or (isinstance(u, Ratio) and isinstance(u.top, Many))
-        w: Any = Many([piece.w for piece in pieces]) if together else pieces[0].w
+        together = isinstance(u, TensorList) or (isinstance(u, Ratio) and isinstance(u.top, TensorList))
+        w: Any = TensorList([piece.w for piece in pieces]) if together else pieces[0].w
         plain_step(w, u, step_numbers(group), group)
 
 

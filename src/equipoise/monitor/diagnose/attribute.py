@@ -1,4 +1,4 @@
-"""Forecasts of one measured tensor or neuron, plain and attributed: what the gap between them is made of.
+"""Forecasts of one measured tensor or neuron, plain and attributed, which split the gap into causes.
 
 The plain forecast knows the settings alone: a random walk. The attributed one is the same recursion with three things
 that were measured, one after the other ([theory] 2):
@@ -24,7 +24,7 @@ from equipoise.monitor.runs.schedule_points import Schedules
 from equipoise.monitor.store.layout import Column, TensorInfo
 from equipoise.monitor.store.run import Run
 from equipoise.theory import Dynamics, Forecast
-from equipoise.theory._scan import run as scan
+from equipoise.theory._scan import run_recursion as scan
 from equipoise.theory.dynamics import by_level
 
 Array = NDArray[np.float64]

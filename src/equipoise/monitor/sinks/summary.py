@@ -1,4 +1,4 @@
-"""From what was measured at a step to the few numbers that sinks get."""
+"""Summarise a measured step into the few numbers that sinks get."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ NAMES = {
 """What the quantities of the whole run are called here; the others keep their names."""
 
 
-class Summary:
+class StepSummary:
     """Makes the numbers of each measured step: some 25, and three for each followed layer.
 
     Args:

@@ -1,4 +1,4 @@
-"""Read what is new in a run, at the cost of what is new."""
+"""Follow a run: read only its new rows."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from equipoise.monitor.store.tables import Rows
 
 
 class Follower:
-    """Gives the rows that came since the last call; see `Run.follow`."""
+    """Returns the rows since its last call; see `Run.follow`."""
 
     def __init__(self, archive: Archive, kind: str) -> None:
         self._archive, self._kind = archive, kind
         self._seen = 0
-        self._life = 0
+        self._session = 0
 
     def skip(self, keep: int = 0) -> None:
-        """Leave out all rows that are there but the last ones; `read` then begins with those.
+        """Skip all existing rows except the last ones; `read` then starts with those.
 
         Args:
             keep: how many.
@@ -60,11 +60,11 @@ class Follower:
             ).fetchone()
             if start is None:  # damage has changed the type of every step
                 continue
-            rows = list(reading.raw_rows(archive, db, segment, start, min(stop, archive.cutoff(segment.life))))
+            rows = list(reading.raw_rows(archive, db, segment, start, min(stop, archive.cutoff(segment.session))))
             if rows:
                 steps, times, values = zip(*rows, strict=True)
-                rewound = steps[0] - 1 if 0 < self._life < segment.life else None
+                rewound = steps[0] - 1 if 0 < self._session < segment.session else None
                 found.append(Rows(segment.layout, np.array(steps), np.array(times), np.stack(values), rewound))
-                self._life = segment.life
+                self._session = segment.session
         self._seen = lines[-1][0] if lines else self._seen
         return found

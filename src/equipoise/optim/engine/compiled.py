@@ -1,4 +1,4 @@
-"""Compiled steps: one kernel for a rule and a move, for tensors of all shapes, from the text that runs eagerly too.
+"""Compiled steps: one kernel per rule and move, for tensors of all shapes, from the same source as eager steps.
 
 A kernel sees rows (R, C) or a flat vector, and its hyperparameters as numbers in a tensor, so that neither shapes nor
 schedules nor the step count make it compile again. It is compiled on the first step, with a message. `make_fx` traces
@@ -247,8 +247,8 @@ class CpuKernel:
             widest, weights = max(widest, width), weights + rows * width
             table += [rows, width, *[x.data_ptr() for x in (numbers, *matrices, *columns)]]
         threads = torch.get_num_threads() if weights >= SHARED else 1
-        room = _room(self._buffers * widest * (1 if self._whole else threads), self._dtypes[0])
-        arguments = array("q", [len(calls), threads, widest, room.data_ptr(), *table])
+        workspace = _workspace(self._buffers * widest * (1 if self._whole else threads), self._dtypes[0])
+        arguments = array("q", [len(calls), threads, widest, workspace.data_ptr(), *table])
         self._call(arguments.buffer_info()[0])
         return True
 
@@ -261,12 +261,12 @@ class CpuKernel:
         return all(x.dtype is own and x.numel() == rows and x.is_contiguous() for x in columns)
 
 
-_rooms = threading.local()
+_workspaces = threading.local()
 
 
-def _room(size: int, dtype: torch.dtype) -> Tensor:
+def _workspace(size: int, dtype: torch.dtype) -> Tensor:
     """Memory for buffers, kept: new pages at every step would take as long as the step."""
-    kept: dict[Any, Tensor] = _rooms.__dict__
+    kept: dict[Any, Tensor] = _workspaces.__dict__
     if dtype not in kept or kept[dtype].numel() < size:
         kept[dtype] = torch.empty(size, dtype=dtype)
     return kept[dtype]

@@ -25,7 +25,7 @@ OPERATIONS = {
     "add": "{0} + {1}", "sub": "{0} - {1}", "mul": "{0} * {1}", "div": "{0} / {1}", "neg": "-{0}",
     "abs": "std::abs({0})", "sqrt": "std::sqrt({0})", "sign": "T({0} > 0) - T({0} < 0)", "where": "{0} ? {1} : {2}",
     "clamp_min": "{0} < {1} ? {1} : {0}", "clamp_max": "{0} > {1} ? {1} : {0}",
-    "lerp": "std::abs({2}) < T(0.5) ? {0} + {2} * ({1} - {0}) : {1} - ({1} - {0}) * (1 - {2})",
+    "addcmul": "{0} + {1} * {2}",
     "maximum": "{0} < {1} || {1} != {1} ? {1} : {0}", "minimum": "{0} > {1} || {1} != {1} ? {1} : {0}",
 }  # fmt: skip
 """Torch's operations on numbers in C++; a NaN stays one."""
@@ -38,7 +38,7 @@ SUMS = {"sum": ("0", "+", "{0} + {1}"), "amax": ("-INFINITY", "max", "{0} > {1} 
 """Reductions: what they begin with, their name in OpenMP, and how they take in a number."""
 UNCHANGED = ("clone", "alias", "detach", "unsqueeze", "squeeze", "view", "expand", "_to_copy", "convert_element_type")
 """Operations that change no value: the level of a value stands for its shape."""
-CHEAP = ("add", "sub", "mul", "lerp", "neg", "abs", "sign", "where", *CONDITIONS)
+CHEAP = ("add", "sub", "mul", "addcmul", "neg", "abs", "sign", "where", *CONDITIONS)
 """Operations that are repeated in a later loop, where the result of others is kept in a buffer."""
 
 NUMBER, COLUMN, MATRIX = range(3)
