@@ -15,39 +15,50 @@ def decayed_share(c):
     return 0.5 + (asin(c) + c * sqrt(1.0 - c * c)) / pi
 
 
-def masked_alignment(x, q, r2, signed):
-    """The correlation c of u and w as the mask u·w ≥ 0 sees it, and E[u·w; u·w ≥ 0], from x = E⟨w,u⟩, E‖w‖², E‖u‖².
+def masked_moments(x, q, r2, d, signed):
+    """φ = E[w²; u·w ≥ 0]/E[w²], E[u·w; u·w ≥ 0], and the share of κu (`masked_split`) that is remembered as u is.
 
-    Gaussian (u, w): E[u·w; u·w ≥ 0] = √(q·r2) (√(1−c²) + c(π/2 + arcsin c))/π. For u = sign(n) it is n that is
-    Gaussian with w: c = √(π/2) x/√(q·r2), and E[|w|; n·w ≥ 0] = √(q·r2) (1 + c)/√(2π).
+    From x = E⟨w,u⟩, q = E‖w‖², r2 = E‖u‖² and the decay d where it acts. Gaussian (u, w) of correlation c:
+    E[u·w; u·w ≥ 0] = √(q·r2) (√(1−c²) + c(π/2 + arcsin c))/π. For u = sign(n) it is n that is Gaussian with w:
+    c = √(π/2) x/√(q·r2), and E[|w|; n·w ≥ 0] = √(q·r2) (1 + c)/√(2π).
 
     With momentum the mask stays for a while, w becomes a mixture of scales (kurtosis 4 to 7), w = S·v with v Gaussian,
     and the correlation of u and v is larger than that of u and w by g = √E[S²]/E[S]. Measured on simulated walks,
     g = 1 + 0.37|c| over ηλ/(1−β1) from 0.05 to 1 (the sign: 0.26|c|); `docs/log.md` has the figures.
+
+    From far below equilibrium the first gradients outweigh all later ones, the sign stays for hundreds of steps, and
+    |w| is nearly the same for all weights (kurtosis near 1), of which a share (1 + c)/2 has turned: then φ and
+    E[|w|; mask]/√(q·r2) are (1 + c)/2, c = x/√(q·r2). A correlation above the one at equilibrium, of at most
+    max(0.2, 2√d), tells it; beyond, half of the moments are of this kind (measured, as g, up to d = 0.025).
     """
     size = sqrt(q * r2)
     if size == 0.0:
-        return 0.0, 0.0
-    c = x / size * (sqrt(0.5 * pi) if signed else 1.0)
+        return 0.5, 0.0, 1.0
+    raw = x / size
+    c = raw * (sqrt(0.5 * pi) if signed else 1.0)
     g = 1.0 + (0.26 if signed else 0.37) * abs(c)
     c = min(1.0, max(-1.0, c * g))
-    if signed:
-        return c, size / g * (1.0 + c) / sqrt(2.0 * pi)
-    return c, size / g * (sqrt(1.0 - c * c) + c * (0.5 * pi + asin(c))) / pi
+    phi = decayed_share(c)
+    if not signed:
+        return phi, size / g * (sqrt(1.0 - c * c) + c * (0.5 * pi + asin(c))) / pi, 1.0
+    far = min(1.0, max(0.0, abs(raw) - max(0.2, 2.0 * sqrt(d))) / 0.3)
+    turned, own = 0.5 * (1.0 + raw), 1.0 - 0.5 * far
+    aligned = own * (1.0 + c) / (g * sqrt(2.0 * pi)) + 0.5 * far * turned
+    return own * phi + 0.5 * far * turned, size * aligned, 0.86 + 0.14 * far
 
 
-def masked_split(x, q, r2, d, phi, aligned, signed):
+def masked_split(x, q, r2, d, phi, aligned, remembered):
     """Decay of the coordinates with u·w ≥ 0 as decay of all of w and a longer step: w·mask ≈ α·w + κ·u.
 
     The mask follows u, so what it takes from w is partly u itself. Least squares on (w, u), from E[w²; mask] = φq and
     E[u·w; mask] = `aligned`. Returns the kept share 1 − dα and the addition dκ to the step. With the sign, |w| goes
-    with the length of the run of equal signs behind it, and only 0.86 of κu is remembered as u is (measured, as g).
+    with the length of the run of equal signs behind it, and only 0.86 of κu is `remembered` as u is (measured, as g).
     """
     gram = q * r2 - x * x
     if gram <= 1e-12 * q * r2:
         return 1.0 - d * phi, 0.0
     more = d * (aligned * q - phi * q * x) / gram
-    return 1.0 - d * (phi * q * r2 - aligned * x) / gram, 0.86 * more if signed else more
+    return 1.0 - d * (phi * q * r2 - aligned * x) / gram, remembered * more
 
 
 def cautious_step(q, push, inner, d, phi, aligned):
@@ -133,10 +144,9 @@ def linear_moments(
         inner = e * wn * fix_x
         if cautious:
             d = 1.0 - a
-            c, aligned = masked_alignment(inner, q, push, False)
-            phi = decayed_share(c)
+            phi, aligned, remembered = masked_moments(inner, q, push, d, False)
             q_new, dot, cross = cautious_step(q, push, inner, d, phi, aligned)
-            a, more = masked_split(inner, q, push, d, phi, aligned, False)
+            a, more = masked_split(inner, q, push, d, phi, aligned, remembered)
             wy = a * wy_new - e * (1.0 + more) * yn
         else:
             q_new = a * a * q - 2.0 * a * inner + push
@@ -234,10 +244,9 @@ def saturating_moments(
         step = e
         if cautious:
             d = 1.0 - a
-            c, aligned = masked_alignment(x, q, r2, signed)
-            phi = decayed_share(c)
+            phi, aligned, remembered = masked_moments(x, q, r2, d, signed)
             q_new, dot, cross = cautious_step(q, push, inner, d, phi, e * aligned)
-            a, more = masked_split(x, q, r2, d, phi, aligned, signed)
+            a, more = masked_split(x, q, r2, d, phi, aligned, remembered)
             step += more
         else:
             q_new = a * a * q - 2.0 * a * inner + push
