@@ -16,7 +16,7 @@ import torch
 
 from equipoise.lab.data import load
 from equipoise.lab.data.baselines import rows
-from equipoise.lab.experiments._tasks import MEDIUM
+from equipoise.lab.experiments.shared.tasks import MEDIUM
 from equipoise.lab.report.claims import markdown
 from equipoise.lab.report.page import write_marked
 from equipoise.lab.train.training import train

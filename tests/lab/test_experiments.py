@@ -10,9 +10,9 @@ import torch
 from equipoise.lab import models
 from equipoise.lab.data import load
 from equipoise.lab.experiments import catalogue, find
-from equipoise.lab.experiments.assumptions import radial
-from equipoise.lab.experiments.linear_regression import LinearRegression
-from equipoise.lab.experiments.logistic_regression import LogisticRegression
+from equipoise.lab.experiments.convex.linear_regression import LinearRegression
+from equipoise.lab.experiments.convex.logistic_regression import LogisticRegression
+from equipoise.lab.experiments.equilibrium.assumptions import radial
 from equipoise.lab.report.claims import Claim, Stat, over_seeds
 from equipoise.lab.train import optimizers, task
 from equipoise.lab.train.result import RUN, Result

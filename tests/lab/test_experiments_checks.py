@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from equipoise.lab.experiments import Done
-from equipoise.lab.experiments._checks import (
+from equipoise.lab.experiments.shared.checks import (
     as_many,
     baseline,
     fair,
@@ -15,7 +15,7 @@ from equipoise.lab.experiments._checks import (
     on_validation,
     relaxed,
 )
-from equipoise.lab.experiments._sweep import best, by_setting, seeds
+from equipoise.lab.experiments.shared.sweep import best, by_setting, seeds
 from equipoise.lab.train.result import Result
 from equipoise.lab.train.trial import Trial
 

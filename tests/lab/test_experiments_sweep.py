@@ -5,7 +5,7 @@ import pytest
 
 from equipoise.lab.data import load
 from equipoise.lab.experiments import Done
-from equipoise.lab.experiments._sweep import Turning, best, by_setting, gap, seeds
+from equipoise.lab.experiments.shared.sweep import Turning, best, by_setting, gap, seeds
 from equipoise.lab.models import gpt, seq2seq
 from equipoise.lab.train.optimizers import make
 from equipoise.lab.train.result import Result

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from equipoise.lab.experiments import Done
-from equipoise.lab.experiments._recall import Recall, thirds
+from equipoise.lab.experiments.memory.recall import Recall, thirds
 from equipoise.lab.train.result import Result
 from equipoise.lab.train.schedules import contributions
 from equipoise.lab.train.trial import Trial

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from equipoise.lab.experiments import Experiment, Outcome, find
-from equipoise.lab.experiments._sweep import Turning, stat
+from equipoise.lab.experiments.shared.sweep import Turning, stat
 from equipoise.lab.report.claims import Claim, Stat
 from equipoise.lab.train import run_experiment as conducting
 from equipoise.lab.train.result import Result

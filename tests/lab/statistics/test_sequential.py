@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from equipoise.lab.experiments import Done, Experiment, Outcome
-from equipoise.lab.experiments._sweep import gap, seeds
+from equipoise.lab.experiments.shared.sweep import gap, seeds
 from equipoise.lab.report.claims import Claim, Stat
 from equipoise.lab.statistics import ERROR, LOOKS, decide, margin, next_look
 from equipoise.lab.statistics.rounds import run_rounds

@@ -104,12 +104,10 @@ class Experiment(ABC):
 
 
 def catalogue() -> dict[str, type[Experiment]]:
-    """The experiments in this folder, by name."""
-    folder = Path(__file__).parent
+    """The experiments in this folder and its subfolders, by name."""
     found: dict[str, type[Experiment]] = {}
-    for info in pkgutil.iter_modules([str(folder)]):
-        if not info.name.startswith("_"):
-            found |= _in_module(importlib.import_module(f"equipoise.lab.experiments.{info.name}"))
+    for info in pkgutil.walk_packages([str(Path(__file__).parent)], "equipoise.lab.experiments."):
+        found |= _in_module(importlib.import_module(info.name))
     return dict(sorted(found.items()))
 
 

@@ -1,0 +1,1 @@
+"""Experiments about balanced rotation: what imbalance costs, and what rotational variants change."""

@@ -1,0 +1,216 @@
+"""Do rotational variants need warmup? And how fast do first steps rotate?  [kosson2024] Fig. 5 right, Fig. 14."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, final
+
+import numpy as np
+
+from equipoise._check import Array
+from equipoise.lab.experiments.base import Done, Experiment, Outcome
+from equipoise.lab.experiments.shared.checks import baseline, fair, learnt
+from equipoise.lab.experiments.shared.sweep import by_setting
+from equipoise.lab.experiments.shared.watched import curve, hidden, rms
+from equipoise.lab.report.claims import Claim, Stat
+from equipoise.lab.statistics import Check
+from equipoise.lab.train.result import Result
+from equipoise.lab.train.trial import Trial
+from equipoise.monitor import Run
+from equipoise.theory import stationary
+
+FIRST = 1 / 10
+"""The share of the steps that are the first ones."""
+
+PAIRS = {"adamw": "rotational_adamw", "sgdm": "rotational_sgdm"}
+"""The baseline and its rotational variant. [kosson2024] Fig. 5 has SGDM, Fig. 14 AdamW."""
+
+DECAY = {"adamw": 0.1, "sgdm": 5e-3}
+FAILED = 0.1
+"""Accuracy of a trial that diverged: that of guessing."""
+
+
+@dataclass(frozen=True)
+class _Size:
+    model: dict[str, Any]
+    lrs: dict[str, tuple[float, ...]]
+    steps: int
+    warmup: int
+    batch: int
+    seeds: int
+
+
+SMALL = {"adamw": (0.03, 0.1, 0.3, 1.0), "sgdm": (0.5, 2.0, 8.0)}
+SIZES = {
+    "smoke": _Size({"size": "resnet-8", "width": 4}, {"adamw": (0.3,), "sgdm": (2.0,)}, 16, 4, 32, 1),
+    "small": _Size({"size": "resnet-8"}, SMALL, 56, 8, 128, 3),
+    "full": _Size({"size": "resnet-20"}, {n: (v[0] / 4, *v, v[-1] * 4) for n, v in SMALL.items()}, 2000, 200, 256, 5),
+}
+"""Model, learning rates, steps, steps of warmup, batch size, seeds."""
+
+
+@final
+class Warmup(Experiment):
+    """Large batches and few epochs, with warmup and without."""
+
+    name: ClassVar[str] = "warmup"
+    source: ClassVar[str] = "[kosson2024] Fig. 5 right, Fig. 14"
+    about: ClassVar[str] = "Baselines rotate too fast at first, and warmup helps; do rotational variants need it?"
+    measures_diverged: ClassVar[bool] = True
+    statements: ClassVar[Mapping[str, str]] = {
+        "variant-better": "[kosson2024] Fig. 5 right: without warmup the variant is more stable and better than the "
+        "baseline",
+        "needed": "[kosson2024] section 3: baselines need warmup, and their rotational variants less",
+        "fast": "[kosson2024] section 3, Fig. 14: without warmup baselines rotate too fast at first, variants do not",
+    }
+
+    def trials(self, preset: str) -> list[Trial]:
+        """Baselines and their variants at every learning rate, with warmup and without; cosine to zero."""
+        size = SIZES[preset]
+        base = Trial(
+            data="digits", model="resnet", model_options=size.model, steps=size.steps, batch_size=size.batch,
+            schedule="cosine", limit=None, watch={"every": max(2, size.steps // 100), "neurons": 0, "spectra": 0},
+        )  # fmt: skip
+        return [
+            base.vary({"optimizer": name, "lr": lr, "weight_decay": DECAY[kind], "warmup": warmup, "seed": seed})
+            for kind, variant in PAIRS.items() for lr in size.lrs[kind] for name in (kind, variant)
+            for warmup in (0, size.warmup) for seed in range(size.seeds)
+        ]  # fmt: skip
+
+    def measure(self, result: Result, run: Run) -> dict[str, Any]:
+        """Rotation over that at equilibrium, and what is reached without a network."""
+        return {"rotation": _Case.measure(run, result.trial), "baseline": baseline(result.trial)}
+
+    def analyse(self, done: Sequence[Done]) -> Outcome:
+        """Accuracy and the first steps' rotation; claims are of differences within a seed."""
+        found = [_Case.of(one) for one in done if one.result.status != "failed"]
+        rows: dict[tuple[Any, ...], list[_Case]] = {}
+        for case in found:
+            rows.setdefault((case.trial.optimizer, case.trial.lr, case.trial.warmup), []).append(case)
+        table = [
+            {
+                "optimizer": name, "lr": lr, "warmup": warmup, "test accuracy": Stat.of([c.accuracy for c in cases]),
+                "diverged": sum(c.diverged for c in cases),
+                "first rotation / equilibrium's": Stat.of([c.first for c in cases]),
+            }
+            for (name, lr, warmup), cases in rows.items()
+        ]  # fmt: skip
+        claims = [claim for kind in PAIRS for claim in _claims(kind, found)]
+        return Outcome(table, claims, {"cases": found})
+
+    def draw(self, outcome: Outcome, figure: Any) -> None:
+        """Accuracy over lr, and rotation over the steps at the largest lr."""
+        axes = figure.subplots(2, 2)
+        cases: list[_Case] = outcome.curves["cases"]
+        for line, (kind, variant) in zip(axes, PAIRS.items(), strict=True):
+            for name, colour in ((kind, "black"), (variant, "tab:orange")):
+                for warm, style in ((False, "-"), (True, "--")):
+                    own = [c for c in cases if c.trial.optimizer == name and (c.trial.warmup > 0) == warm]
+                    if not own:
+                        continue
+                    label = f"{name}, {'warmup' if warm else 'no warmup'}"
+                    lrs = sorted({c.trial.lr for c in own})
+                    stats = [Stat.of([c.accuracy for c in own if c.trial.lr == lr]) for lr in lrs]
+                    line[0].errorbar(
+                        lrs, [s.mean for s in stats], [s.std for s in stats], color=colour, ls=style, marker="o",
+                        capsize=3, label=label,
+                    )  # fmt: skip
+                    last = next(c for c in own if c.trial.lr == lrs[-1])
+                    line[1].plot(last.steps, last.rotation, color=colour, ls=style, label=label)
+            line[0].set(xscale="log", xlabel="learning rate", ylabel="test accuracy")
+            line[1].set(yscale="log", xlabel="step", ylabel="rotation / equilibrium's", title="at the largest lr")
+            line[1].axhline(1, color="grey", lw=0.8)
+            shown = sorted({c.trial.lr for c in cases if c.trial.optimizer == kind})
+            line[0].set_xticks(shown, [f"{lr:g}" for lr in shown])
+            line[0].minorticks_off()
+            line[0].legend(fontsize=7)
+
+
+@final
+@dataclass(frozen=True)
+class _Case:
+    """One trial: its accuracy, and the rotation of its hidden layers over that at equilibrium at the peak lr."""
+
+    done: Done
+    accuracy: float
+    diverged: bool
+    steps: Array
+    rotation: Array
+
+    @property
+    def trial(self) -> Trial:
+        return self.done.trial
+
+    @staticmethod
+    def of(done: Done) -> _Case:
+        accuracy, seen = done.result.metrics.get("test_accuracy", FAILED), done.measured["rotation"]
+        return _Case(done, accuracy, done.result.status == "diverged", seen["steps"], seen["over"])
+
+    @staticmethod
+    def measure(run: Run, trial: Trial) -> dict[str, Any]:
+        kind = trial.optimizer.removeprefix("rotational_")
+        expected = stationary(kind, lr=trial.lr, weight_decay=trial.weight_decay, size=1).rotation
+        series = [curve(run, "rotation", name) for name in hidden(run)]
+        count = min(len(values) for _, values in series)  # a trial that diverged ends in the middle of a step
+        rotation = np.sqrt(np.mean([np.square(values[:count]) for _, values in series], 0)) / expected
+        return {"steps": series[0][0][:count], "over": rotation}
+
+    @property
+    def first(self) -> float:
+        """Root mean square over layers and the first steps."""
+        return rms(self.rotation[self.steps <= max(2, FIRST * self.trial.steps)])
+
+
+def _learns(kind: str, cases: Sequence[_Case]) -> Check:
+    """That the baseline learns at some lr."""
+    own = [c.done for c in cases if c.trial.optimizer == kind]
+    return learnt(*by_setting(own, ("lr", "warmup")).values())
+
+
+def _tuned(kind: str, cases: Sequence[_Case]) -> list[Check]:
+    """What both need whose best lr without warmup is compared, by the mean over seeds."""
+    arms = {}
+    for name in (kind, PAIRS[kind]):
+        cold = [c for c in cases if c.trial.optimizer == name and not c.trial.warmup]
+        sweep = by_setting([c.done for c in cold], ["lr"])
+        means = {lr: np.mean([c.accuracy for c in cold if c.trial.lr == lr[0]]) for lr in sweep}
+        arms[name] = (sweep[max(means, key=lambda lr: means[lr])] if means else [], sweep)
+    return fair("test_accuracy", kind, arms)
+
+
+def _claims(kind: str, cases: Sequence[_Case]) -> list[Claim]:
+    by = {(c.trial.optimizer, c.trial.lr, c.trial.warmup > 0, c.trial.seed): c for c in cases}
+    lrs = sorted({c.trial.lr for c in cases if c.trial.optimizer == kind})
+    pair = (kind, PAIRS[kind])
+    seeds = sorted({c.trial.seed for c in cases})
+    seeds = [s for s in seeds if all((n, lr, w, s) in by for n in pair for lr in lrs for w in (False, True))]
+    if not lrs:
+        return []
+
+    def of(name: str, warm: bool, seed: int) -> Array:
+        return np.array([by[name, lr, warm, seed].accuracy for lr in lrs])
+
+    need = {name: [float((of(name, True, s) - of(name, False, s)).mean()) for s in seeds] for name in pair}
+    ahead = [of(pair[1], False, s) - of(kind, False, s) for s in seeds]
+    best = [float(of(pair[1], False, s).max() - of(kind, False, s).max()) for s in seeds]
+    first = {name: Stat.of([by[name, lrs[-1], False, s].first for s in seeds]) for name in pair}
+    less = [a - b for a, b in zip(need[kind], need[pair[1]], strict=True)]
+    where, learns, tuned = f"{kind}'s", _learns(kind, cases), _tuned(kind, cases)
+    return [
+        Claim(f"variant-better/{kind}-stable", "[kosson2024] Fig. 5 right",
+              f"accuracy without warmup, {where} variant less {kind}, mean over lr", 0.0,
+              Stat.of([float(a.mean()) for a in ahead]), "above", checks=[learns]),
+        Claim(f"variant-better/{kind}-best", "[kosson2024] Fig. 5 right",
+              f"accuracy without warmup at its best lr, {where} variant less {kind}", 0.0, Stat.of(best), "above",
+              checks=tuned),
+        Claim(f"needed/{kind}-gain", "[kosson2024] section 3", f"accuracy that warmup gives {kind}, mean over lr", 0.0,
+              Stat.of(need[kind]), "above", checks=[learns]),
+        Claim(f"needed/{kind}-less", "[kosson2024] section 3", f"what warmup gives {kind} less what it gives its "
+                                                               f"variant", 0.0,
+              Stat.of(less), "above", checks=[learns]),
+        Claim(f"fast/{kind}", "[kosson2024] section 3, Fig. 14",
+              f"first rotation of {kind} over equilibrium's, no warmup, largest lr", 1.0, first[kind], "above"),
+        Claim(f"fast/{kind}-variant", "[kosson2024] section 3", f"the same of {where} variant", 1.0, first[pair[1]],
+              tolerance=0.1),
+    ]  # fmt: skip

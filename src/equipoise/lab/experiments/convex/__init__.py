@@ -1,0 +1,1 @@
+"""Experiments on linear and logistic regression, where the noise and the condition number are known."""

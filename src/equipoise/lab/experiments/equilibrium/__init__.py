@@ -1,0 +1,1 @@
+"""Experiments about equilibrium: where norm and rotation settle, on random walks and in networks."""

@@ -1,0 +1,1 @@
+"""Experiments about settings: learning rate against weight decay, and moving a setting to another size."""
