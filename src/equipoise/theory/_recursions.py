@@ -69,6 +69,11 @@ def cautious_step(q, push, inner, d, phi, aligned):
     return q_new, dot, cross
 
 
+def angle(cross, dot):
+    """θ of w and w' from ‖w‖²‖w'‖² − ⟨w,w'⟩², which keeps its digits at any angle, and ⟨w,w'⟩."""
+    return atan2(sqrt(max(0.0, cross)), dot)
+
+
 def first_order(factor, term, y):
     """y_t = factor_t · y_{t−1} + term_t, from y_0 = 0."""
     state = 0.0
@@ -156,7 +161,7 @@ def linear_moments(
         update2[t] = e * e * (A * A * G + B * B * g_y2) * fix_r
         g_y2 = p * p * g_y2 + G
         y2 = y2_new
-        rotation[t] = atan2(sqrt(max(0.0, cross)), dot)
+        rotation[t] = angle(cross, dot)
         q = q_new
         norm2[t] = q
 
@@ -210,7 +215,7 @@ def elementwise_moments(
             q_new += share[j] * q_of[j]
         g_y2 = p * p * g_y2 + G
         update2[t] = grad_push
-        rotation[t] = atan2(sqrt(max(0.0, q * push - inner * inner)), q - inner)
+        rotation[t] = angle(q * push - inner * inner, q - inner)
         q = q_new
         norm2[t] = q
 
@@ -256,6 +261,6 @@ def saturating_moments(
         rho_last = B * (A * G + p * B * y2) / n_now  # corr(n_t, n_{t+1}) · √(N_{t+1}/N_t)
         a_last, step_last, n_last, y2 = a, step * sqrt(r2), n_now, y2_new
         update2[t] = push
-        rotation[t] = atan2(sqrt(max(0.0, cross)), dot)
+        rotation[t] = angle(cross, dot)
         q = q_new
         norm2[t] = q

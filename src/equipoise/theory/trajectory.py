@@ -46,9 +46,19 @@ class Forecast:
         return len(self.norm)
 
     @cached_property
+    def before(self) -> Array:
+        """‖w‖ before each step."""
+        return np.concatenate([[self.init_norm], self.norm[:-1]])
+
+    @cached_property
     def effective_lr(self) -> Array:
         """η_eff = ‖update‖ / ‖w before the step‖: the step's size on the normalised weights.  [norm-note]."""
-        return self.update / np.concatenate([[self.init_norm], self.norm[:-1]])
+        return self.update / self.before
+
+    @cached_property
+    def radial(self) -> Array:
+        """⟨Δ,w⟩/‖w‖² of each step."""
+        return self.norm * np.cos(self.rotation) / self.before - 1
 
     @cached_property
     def memory(self) -> Memory:

@@ -60,10 +60,12 @@ class Watched:
 
 
 def local(x: Any) -> Tensor:
-    """A DTensor's shard here; any other tensor as it is. Only for use without gradients."""
+    """A DTensor's shard here, the values of a quantized state; any other tensor as it is. Only without gradients."""
     if type(x) in (Tensor, torch.nn.Parameter):  # most are, and asking for attributes that are not there is slow
         return x
-    return x.detach().to_local() if hasattr(x, "to_local") else x
+    if hasattr(x, "to_local"):
+        x = x.detach().to_local()
+    return x if type(x).dequantize is Tensor.dequantize else x.dequantize()  # as torchao's 8-bit averages have it
 
 
 def like(x: Any, p: Any) -> Any:
