@@ -7,7 +7,7 @@ optimizer's averaging filter: n = A·h + B·y, then y ← p·y + h, where h is t
 
 from __future__ import annotations
 
-from math import asin, atan2, pi, sqrt
+from math import asin, atan2, erfc, exp, pi, sqrt
 
 
 def decayed_share(c):
@@ -74,6 +74,22 @@ def angle(cross, dot):
     return atan2(sqrt(max(0.0, cross)), dot)
 
 
+def begun_with_one(first, rest):
+    """E[1/v] and E[z²/v] of v = first·z² + rest, z Gaussian: averages of squares that began with one gradient, z.
+
+    E[1/v] = √(π/(2ab)) e^x erfc √x with a = first, b = rest, x = b/2a, and by its series where x is large; both are
+    1/(a + b) where there is nothing but the first gradient, whose sign is all that is left of it in z/√v.
+    """
+    if rest <= 0.0:
+        return 1.0 / first, 1.0 / first
+    x = 0.5 * rest / first if first > 0.0 else 1e9
+    if x > 30.0:
+        inverse = (1.0 - 0.5 / x + 0.75 / (x * x)) / rest
+    else:
+        inverse = sqrt(0.5 * pi / (first * rest)) * exp(x) * erfc(sqrt(x))
+    return inverse, (1.0 - rest * inverse) / first if x < 1e6 else inverse
+
+
 def first_order(factor, term, y):
     """y_t = factor_t · y_{t−1} + term_t, from y_0 = 0."""
     state = 0.0
@@ -105,7 +121,7 @@ def filter_moments(A, B, p, lam, G, q, y2, wy):
 
 
 def linear_moments(
-    lr, kept, l2, scale, A, B, p, beta2, adaptive, corrected, nested, cautious, invariant, grad2, size, finite_r,
+    lr, kept, l2, scale, A, B, p, beta2, adaptive, corrected, zeros, nested, cautious, invariant, grad2, size, finite_r,
     finite_x, q, norm2, rotation, update2,
 ):  # fmt: skip
     """Norm and rotation where the direction is linear in the gradients, up to Adam's 1/√v: SGDM, RMSProp, Adam.
@@ -118,25 +134,38 @@ def linear_moments(
     The tangent is exact (‖w‖²‖w'‖² − ⟨w,w'⟩² needs no decay term) and keeps its digits at any angle.
     [theory] 2 tracks u itself, which is the nested variant; here m is tracked and v̂ of the step divides all of it, as
     Adam does. finite_r and finite_x correct ‖u‖² and ⟨w,u⟩ for a v that fluctuates (`kernels.adam_factors`).
+
+    Where averages do not begin as zeros but as the first gradient g₁ and its square, v = β2^{t−1}g₁² + … is for long
+    what that one gradient happened to be, and E[1/v] is far above 1/E[v]: `begun_with_one`.
     """
     v = y2 = wy = g_y2 = 0.0  # v̂'s sum, E‖y‖², E⟨w,y⟩, and E‖y‖² of the gradient's part alone
+    v_first = g_first = w_first = e_first = 0.0  # of v, ‖n‖² and ⟨w,n⟩ what the first gradient is by itself
     pow1 = pow2 = 1.0
     for t in range(len(lr)):
+        first = pow1  # the share of the first gradient in n, where averages begin with it
         pow1 *= p
         pow2 *= beta2
         lam = l2[t]
         G = grad2 / q if invariant else grad2
         e = lr[t]
         if adaptive:
-            v = beta2 * v + (1.0 - beta2) * (G + lam * lam * q) / size
-            v_hat = v / (1.0 - pow2) if corrected else v
+            begins = not zeros and t == 0
+            square = (G + lam * lam * q) / size
+            v_first = square if begins else beta2 * v_first
+            if not begins:
+                v = beta2 * v + (1.0 - beta2) * square
+            over_v, over_own = (1.0 / v, 1.0 / v) if v_first == 0.0 else begun_with_one(v_first, v)
+            filled = 1.0 - pow2 if corrected else 1.0
             e *= sqrt(scale[t])
             if corrected:
                 e /= 1.0 - pow1
+            e_first = e if nested else e * sqrt(over_own * filled)
+            if begins:
+                g_first, G = size if nested else G, 0.0
             if nested:
-                G /= v_hat
+                G *= over_v * filled
             else:
-                e /= sqrt(v_hat)
+                e *= sqrt(over_v * filled)
             settled = 1.0 - pow2
             fix_r = 1.0 + settled * (finite_r - 1.0)
             fix_x = 1.0 + settled * (finite_x - 1.0)
@@ -145,20 +174,23 @@ def linear_moments(
             fix_r = fix_x = 1.0
         n2, wn, yn, y2_new, wy_new = filter_moments(A, B, p, lam, G, q, y2, wy)
         a = kept[t]
-        push = e * e * n2 * fix_r
-        inner = e * wn * fix_x
+        own = e_first * e_first * first * first * g_first
+        push = e * e * n2 * fix_r + own
+        inner = e * wn * fix_x + e_first * first * w_first
         if cautious:
             d = 1.0 - a
             phi, aligned, remembered = masked_moments(inner, q, push, d, False)
             q_new, dot, cross = cautious_step(q, push, inner, d, phi, aligned)
             a, more = masked_split(inner, q, push, d, phi, aligned, remembered)
-            wy = a * wy_new - e * (1.0 + more) * yn
+            e, e_first = e * (1.0 + more), e_first * (1.0 + more)
         else:
+            more = 0.0
             q_new = a * a * q - 2.0 * a * inner + push
             dot = a * q - inner
             cross = q * push - inner * inner
-            wy = a * wy_new - e * yn
-        update2[t] = e * e * (A * A * G + B * B * g_y2) * fix_r
+        wy = a * wy_new - e * yn
+        w_first = a * w_first - e_first * first * g_first
+        update2[t] = (e / (1.0 + more)) ** 2 * (A * A * G + B * B * g_y2) * fix_r + own
         g_y2 = p * p * g_y2 + G
         y2 = y2_new
         rotation[t] = angle(cross, dot)

@@ -424,6 +424,7 @@ class Dynamics:
             init_norm=_check.number("init_norm", init_norm, low=0, open_low=True),
             grad_norm=_check.number("grad_norm", grad_norm, low=0, open_low=True),
             bias_correction=self.corrects,
+            zero_init=self.zero_init,
             scale_invariant=scale_invariant,
             cautious=self.decay == "cautious",
             radial=_check.series("radial", radial, T),
