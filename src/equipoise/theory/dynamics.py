@@ -398,6 +398,9 @@ class Dynamics:
     ) -> Forecast:
         """Norm, rotation and update size at every step of a run; where the move turns the tensor, as it is asked to.
 
+        Cautious decay of signs (Lion, SignSGDM), from 1 % of equilibrium on: norm within 5 % and rotation within 12 % at
+        every step for ηλ up to 0.01, 13 % and 24 % at 0.025; beyond, from far below, it does not serve.
+
         Args:
             shape: of the tensor, or how many weights a neuron has.
             lr: learning rate, a number or one a step.

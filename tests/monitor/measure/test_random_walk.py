@@ -91,10 +91,13 @@ CASES = {
 
 @pytest.mark.parametrize("key", CASES)
 def test_plan_and_watch_say_what_the_walk_does(key: str, tmp_path: Path) -> None:
-    """Update, kept share, norm and rotation after 300 steps, within 3 %, of cautious decay 5 %; and no finding."""
+    """Update, kept share, norm and rotation after 300 steps, within 3 %, and no finding.
+
+    Within 5 % of cautious decay, and where the first gradient alone decides how far each weight goes.
+    """
     names, make, more = CASES[key]
     model = Walker(names)
-    hold(model, make(model, **more), tmp_path, near=0.05 if "cautious" in key else 0.03)
+    hold(model, make(model, **more), tmp_path, near=0.05 if "cautious" in key or "neither" in key else 0.03)
 
 
 @pytest.mark.parametrize("key", CASES)

@@ -100,8 +100,8 @@ def hold(model: Walker, optimizer: Any, path: Path, near: float = 0.03) -> None:
 
 def kept_by_a_step_without_gradient(model: Walker, optimizer: Any) -> dict[str, float]:
     """What is left of each tensor when its gradient is 0: all that decay does, by brute force."""
-    before = {name: p.detach().clone() for name, p in model.named_parameters()}
+    before = {name: p.detach().double() for name, p in model.named_parameters()}
     for p in model.parameters():
         p.grad = torch.zeros_like(p)
     optimizer.step()
-    return {name: float((p.detach() / before[name]).double().mean()) for name, p in model.named_parameters()}
+    return {name: float(p.detach().double().norm() / before[name].norm()) for name, p in model.named_parameters()}

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from operator import attrgetter, is_
 from typing import Any
@@ -16,10 +15,8 @@ from torch import Tensor
 from equipoise.monitor.attach.ranks import rank_of
 from equipoise.monitor.attach.registry import Owners
 from equipoise.optim.dynamics_of import dynamics_of, stepping
+from equipoise.optim.model.groups import unwrapped
 from equipoise.optim.model.roles import known_parameters
-
-WRAPPERS = re.compile(r"(^|\.)(_orig_mod|_fsdp_wrapped_module|_checkpoint_wrapped_module|module)(?=\.|$)")
-"""Parts of names that compile, FSDP, checkpointing and DDP put in."""
 
 
 @dataclass(frozen=True)
@@ -83,7 +80,7 @@ def names_of(model: Any) -> dict[int, str]:
     taken: set[str] = set()
     for name, p in [] if model is None else model.named_parameters(remove_duplicate=False):
         if id(p) not in names:
-            short = WRAPPERS.sub("", name).lstrip(".")
+            short = unwrapped(name)
             # A module may itself be called "module": then the long name tells two parameters apart.
             names[id(p)] = name if short in taken else short
             taken.add(names[id(p)])
