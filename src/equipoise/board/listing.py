@@ -1,4 +1,4 @@
-"""What the live board lists: the runs under a directory, and the experiments that they are trials of."""
+"""The list on the live board: the runs under a directory, and the experiments that they are trials of."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ def test_an_experiment_at_smoke(name: str, tmp_path: Path) -> None:
     assert {t["key"] for t in stored["trials"]} == {d.trial.key for d in done}
     CHECKS[name](outcome)
     assert b"<svg" in (tmp_path / "figure.svg").read_bytes()
-    for preset in ("small", "full"):
+    for preset in ("small", "medium", "full"):
         seeds = {t.seed for t in experiment.trials(preset)}
         assert len(seeds) >= 3
 
@@ -468,10 +468,10 @@ def test_statistics_by_hand() -> None:
     def verdict(mean: float, std: float, relation: str = "about", count: int = 3) -> str:
         return Claim("n", "s", "q", 1.0, Stat(mean, std, count), relation, 0.1).verdict
 
-    # Three seeds: the interval is t₂(0.996)·std/√3 = 15.76·std/√3 = 9.10·std to each side.
-    assert verdict(1.05, 0.0054) == "agrees"
-    assert verdict(1.05, 0.0056) == "undecided"
-    assert verdict(1.2, 0.01) == "differs"
+    # Three seeds: the interval is t₂(0.9975)·std/√3 = 19.96·std/√3 = 11.53·std to each side.
+    assert verdict(1.05, 0.0043) == "agrees"
+    assert verdict(1.05, 0.0044) == "undecided"
+    assert verdict(1.2, 0.008) == "differs"
     assert verdict(1.2, 0.01, "above") == "agrees"
     assert verdict(1.2, 0.01, "below") == "differs"
     assert verdict(1.0, float("nan"), count=1) == "undecided"

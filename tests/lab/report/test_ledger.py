@@ -1,6 +1,7 @@
 """The ledger of claims: from stored outcomes alone, with a verdict for every statement."""
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,13 +11,15 @@ from tests import ROOT
 from typer.testing import CliRunner
 
 from equipoise.cli import app
-from equipoise.lab.experiments import catalogue, find
+from equipoise.lab.experiments import Done, catalogue, find
 from equipoise.lab.report import ledger as ledger_module
 from equipoise.lab.report.claims import Claim, Stat
-from equipoise.lab.report.ledger import SEEDS, VERDICTS, Entry, evidence, keep, ledger, outcomes
+from equipoise.lab.report.ledger import OLDER, SEEDS, VERDICTS, Entry, evidence, is_kept, keep, ledger, outcomes
 from equipoise.lab.statistics import Check
+from equipoise.lab.statistics.rounds import run_rounds
 from equipoise.lab.train.run_experiment import OUTCOME, conduct
-from equipoise.lab.train.trial_store import STORED
+from equipoise.lab.train.trial import Trial
+from equipoise.lab.train.trial_store import STORED, TrialStore, stored_trials
 
 OWN = '''
 from equipoise.lab.train.trial import Trial
@@ -116,6 +119,34 @@ def test_what_is_stored_belongs_to_the_experiments() -> None:
         keys = {t.key for t in known[name]().trials(content["preset"])}
         stale = keys - {t["key"] for t in content["trials"]}  # trials that follow from others may come on top
         assert not stale, f"{name}: its trials have changed since; run it again"
+
+
+@pytest.mark.parametrize("name", [n for n, content in outcomes().items() if is_kept(n, content)])
+def test_verdicts_come_from_stored_trials(name: str) -> None:
+    """What the ledger says is what today's code makes of the trials that are stored, number by number."""
+    content, experiment = outcomes()[name], find(name)
+    store = TrialStore(stored_trials(name))
+
+    def stored(trials: Sequence[Trial]) -> list[Done]:
+        found = [store.get(trial, experiment.version) for trial in trials]
+        assert None not in found, "a trial is missing"
+        return [done for done in found if done is not None]
+
+    # The smallest budget that has the same seeds: it must have stopped there.
+    finding = run_rounds(experiment, content["preset"], stored, seeds=content["seeds"])
+    again = json.loads(json.dumps([claim.to_dict() for claim in finding.outcome.claims]))
+    assert [claim["name"] for claim in again] == [claim["name"] for claim in content["claims"]]
+    for new, old in zip(again, content["claims"], strict=True):
+        assert new["verdict"] == old["verdict"], new["name"]
+        assert new["measured"]["mean"] == pytest.approx(old["measured"]["mean"], rel=1e-6, abs=1e-9, nan_ok=True)
+        assert new["checks"] == old["checks"]
+
+
+def test_older_runs_say_that_they_are_older() -> None:
+    page = evidence(ledger())
+    for name, content in outcomes().items():
+        section = page.split(f"## {name}\n")[1].split("\n## ")[0]
+        assert (OLDER in section) == (not is_kept(name, content)), name
 
 
 def test_every_experiment_makes_statements() -> None:

@@ -54,6 +54,28 @@ def test_a_weight_that_is_infinite_is_named(tmp_path: Path, first: int) -> None:
     assert seen - first <= 16
 
 
+@pytest.mark.parametrize("first", range(90, 107))
+def test_one_gradient_of_a_rule_whose_weights_stay_finite(tmp_path: Path, first: int) -> None:
+    """Lion takes signs: weights, loss and later gradients stay finite, and one weight stands still for good."""
+    ((_, _, where, seen),) = trained(tmp_path, 130, {first: bad_grad}, lambda p: eq.Lion(p, lr=1e-3), every=1000)
+    assert where == "2.weight"
+    assert seen - first <= 16
+
+
+@pytest.mark.parametrize("first", [97, 98, 113])
+def test_without_momentum_gradients_are_looked_at(tmp_path: Path, first: int) -> None:
+    """The gradient is bad in every step from then on, and never reaches the weights."""
+
+    class Still(torch.optim.SGD):
+        def step(self, closure: Any = None) -> None:  # type: ignore[override]
+            pass
+
+    spoil = dict.fromkeys(range(first, 131), bad_grad)
+    ((_, _, where, seen),) = trained(tmp_path, 130, spoil, Still, every=1000)
+    assert where == "2.weight"
+    assert seen - first <= 16
+
+
 def test_at_the_default_and_at_the_end(tmp_path: Path) -> None:
     assert [f[2] for f in trained(tmp_path / "default", 400, {150: bad_grad})]
     ((_, _, where, seen),) = trained(tmp_path / "end", 9, {9: bad_weight}, every=1000)
@@ -65,6 +87,21 @@ def test_steps_that_are_left_out_are_no_fault(tmp_path: Path) -> None:
     assert not trained(tmp_path / "skip", 60, spoil, lambda p: eq.AdamW(p, lr=1e-3, nonfinite="skip"), every=1000)
     assert not trained(tmp_path / "off", 60, {20: bad_grad}, every=1000, diagnose=False)
     assert not trained(tmp_path / "well", 100, {})
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
+def test_large_numbers_are_finite(tmp_path: Path, dtype: torch.dtype) -> None:
+    """Their sum is not; one number that is not finite among them is found nevertheless."""
+    huge = torch.finfo(dtype).max
+    p = torch.nn.Parameter(torch.full((8, 8), huge, dtype=dtype))
+    optimizer = torch.optim.SGD([p], lr=0.0)
+    for value in (huge, float("inf")):
+        p.data[3, 3] = value
+        with eq.watch(None, optimizer, tmp_path / f"{value}", every=1000) as watch:
+            for _ in range(3):
+                p.grad = torch.zeros_like(p)
+                optimizer.step()
+        assert [f.code for f in watch.findings if f.code == "not-finite"] == ["not-finite"] * (value > huge)
 
 
 def test_diagnose_says_the_first_step_that_is_known(tmp_path: Path) -> None:

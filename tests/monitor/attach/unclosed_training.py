@@ -5,6 +5,7 @@ python unclosed_training.py FOLDER STEPS ENDING
 It says "trained" when all steps are taken and logged. Endings: what is done then, by name in `ENDINGS`.
 """
 
+import contextlib
 import gc
 import multiprocessing
 import os
@@ -46,6 +47,10 @@ def raises() -> None:
     raise ValueError("no more")
 
 
+def raises_exit(*code: object) -> None:
+    raise SystemExit(*code)
+
+
 def caught() -> None:
     """An exit that is caught, after which training goes on."""
     try:
@@ -81,6 +86,7 @@ ENDINGS: dict[str, Callable[[], object]] = {
     "exit 1": lambda: sys.exit(1),
     "exit words": lambda: sys.exit("no more"),
     "quit 1": lambda: exit(1),
+    "exit inside": lambda: raises_exit(1),
     "caught": caught,
     "finally": closes_in_finally,
     "second": closes_while_another_error_is_handled,
@@ -113,6 +119,32 @@ if __name__ == "__main__":
             terminated()
         assert os.waitpid(pid, 0)[1] == signal.SIGTERM
         HELD.log(after=1.0)
+    elif ENDING.startswith("script"):  # the statement that ends the script stands in it, as in a short one
+        HELD = trained()
+        if ENDING == "script raises 1":
+            raise SystemExit(1)
+        if ENDING == "script raises words":
+            raise SystemExit(f"no more than {STEPS}")
+        if ENDING == "script raises 0":
+            raise SystemExit(0)
+        if ENDING == "script raises nothing":
+            raise SystemExit
+        if ENDING == "script raises computed":
+            raise SystemExit(int(STEPS < 0))
+        if ENDING == "script catches":
+            with contextlib.suppress(SystemExit):
+                raise SystemExit(1)
+    elif ENDING.startswith("local"):  # the watch is a variable of a function
+
+        def main() -> int:
+            watch = trained()
+            if ENDING == "local exit":
+                raise SystemExit(2)
+            if ENDING == "local raise":
+                raises()
+            return watch.step - STEPS
+
+        raise SystemExit(main())
     elif ENDING == "thread":
         kept = []
         in_thread(lambda: (kept.append(trained()), raises()))

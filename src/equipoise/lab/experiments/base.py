@@ -20,8 +20,10 @@ from equipoise.lab.train.result import Result
 from equipoise.lab.train.trial import Trial
 from equipoise.monitor import Run
 
-PRESETS = ("smoke", "small", "full")
-"""Seconds; under half an hour on two cores; as the source."""
+PRESETS = ("smoke", "small", "medium", "full")
+"""Seconds; under half an hour on two cores; at most 90 minutes on two cores, on tasks that can decide; as the source.
+
+What is about random walks and convex problems alone is the same at `small` and `medium`."""
 
 
 @final

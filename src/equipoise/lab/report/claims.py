@@ -1,4 +1,4 @@
-"""Numbers over seeds, and claims held against them."""
+"""Statistics over seeds, and claims that are tested with them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Stat:
 
     >>> stat = Stat.of([1.0, 2.0, 3.0])
     >>> str(stat), round(stat.margin, 3)
-    ('2.00 ± 1.00', 9.101)
+    ('2.00 ± 1.00', 11.525)
     >>> str(Stat(-0.0005, 0.009, 3)), str(Stat(1.0, 1e-8, 3))
     ('-0.0005 ± 0.0090', '1 ± 1e-08')
     """
@@ -82,6 +82,8 @@ class Claim:
         relation: "about", within `tolerance`; or the measured number is "above" or "below" the expected one.
         tolerance: relative, of the expected number; where that is 0, absolute. Ours where the source has none.
         checks: what must be true for it to be tested; where one does not pass it is not tested.
+        least: of "above" and "below", the smallest distance from the expected number that matters: a claim whose
+            interval leaves no room for so much differs. Ours, and at most half of the source's effect where it has one.
     """
 
     name: str
@@ -92,9 +94,11 @@ class Claim:
     relation: str = "about"
     tolerance: float = 0.05
     checks: Sequence[Check] = ()
+    least: float = 0.0
 
     def __post_init__(self) -> None:
         _check.choice("relation", self.relation, RELATIONS)
+        _check.number("least", self.least, low=0)
 
     @property
     def statement(self) -> str:
@@ -126,7 +130,7 @@ class Claim:
         if self.measured.count < LOOKS[0]:
             return "undecided"
         low, high = self.interval
-        return decide(low, high, relation=self.relation, expected=self.expected, room=self.room)
+        return decide(low, high, relation=self.relation, expected=self.expected, room=self.room, least=self.least)
 
     @property
     def failed(self) -> list[Check]:
@@ -185,13 +189,13 @@ def claim_rows(claims: Sequence[Claim]) -> list[dict[str, str]]:
 
     >>> row = claim_rows([Claim("a", "[kosson2024]", "norm", 2.0, Stat(2.0, 0.01, 3))])[0]
     >>> row["source's"], row["interval"]
-    ('2 ± 0.1', '1.909 to 2.091')
+    ('2 ± 0.1', '1.885 to 2.115')
     """
     table = []
     untested = any(c.failed for c in claims)
     for c in claims:
         sign = {"about": "", "above": "> ", "below": "< "}[c.relation]
-        room = f" ± {c.room:g}" if c.relation == "about" else ""
+        room = f" ± {c.room:g}" if c.relation == "about" else f", by {c.least:g}" if c.least else ""
         table.append({
             "claim": c.quantity, "source": c.source, "source's": f"{sign}{c.expected:g}{room}",
             "measured": str(c.measured), "interval": interval_words(c.measured), "effect": effect_words(c),
@@ -205,7 +209,7 @@ def interval_words(stat: Stat) -> str:
     """The interval of a mean, with the digits that its width says something about.
 
     >>> interval_words(Stat(0.5, 0.001, 3)), interval_words(Stat(0.5, 0.001, 1))
-    ('0.4909 to 0.5091', '—')
+    ('0.4885 to 0.5115', '—')
     """
     low, high = stat.interval
     if not math.isfinite(low) or not math.isfinite(high):

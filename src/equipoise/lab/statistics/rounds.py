@@ -11,7 +11,7 @@ from equipoise.lab.experiments.base import Done, Experiment, Outcome
 from equipoise.lab.statistics.sequential import LOOKS, next_look
 from equipoise.lab.train.trial import Trial
 
-BUDGET = {"smoke": 1, "small": 8}
+BUDGET = {"smoke": 1, "small": 8, "medium": 12}
 """Seeds that a preset may take; of any other the last look's. A preset has at least those that its trials say."""
 
 Train = Callable[[Sequence[Trial]], list[Done]]

@@ -1,4 +1,4 @@
-"""Where the gradients, the momentum and the age of an optimizer's averages are found, without touching its state."""
+"""Find the gradients, the momentum and the age of an optimizer's averages, without touching its state."""
 
 from __future__ import annotations
 
@@ -45,6 +45,14 @@ class Sources:
             g if type(g) is Tensor and not g.is_sparse else _dense(g, p)
             for g, p in zip(found, self._params, strict=True)
         ]
+
+    def here(self) -> list[Tensor | None]:
+        """The part of each momentum that is on this process, as it lies; no other process takes part."""
+        self._look()
+        found: list[Tensor | None] = [None] * len(self._params)
+        for i, m in zip(self._at, self._held, strict=True):
+            found[i] = local(m)
+        return found
 
     def averages(self) -> list[Tensor | None]:
         """The momentum of each tensor before the step, None where there is none; `ages` looks for it."""

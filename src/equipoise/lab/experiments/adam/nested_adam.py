@@ -13,7 +13,17 @@ from equipoise.lab.experiments.adam import adam_walks
 from equipoise.lab.experiments.base import Done, Experiment, Outcome
 from equipoise.lab.experiments.shared.checks import baseline, fair
 from equipoise.lab.experiments.shared.sweep import best, by_seed, by_setting, diverged, finished, seeds, stat, worse
-from equipoise.lab.experiments.shared.tasks import CIFAR, DIGITS, METRICS, NEAR, TASKS, TEXT, WIKITEXT
+from equipoise.lab.experiments.shared.tasks import (
+    CIFAR,
+    DIGITS,
+    ENWIK8_BRIEF,
+    FASHION_BRIEF,
+    METRICS,
+    NEAR,
+    TASKS,
+    TEXT,
+    WIKITEXT,
+)  # fmt: skip
 from equipoise.lab.experiments.shared.watched import hidden
 from equipoise.lab.report.claims import Claim, Stat
 from equipoise.lab.train.result import Result
@@ -50,6 +60,9 @@ SIZES = {
     ), PAIRS, ((0.9, 0.5),), 32, 700, 1),
     "small": _Size((
         (DIGITS.vary({"steps": 200}), (1e-3, 3e-3, 1e-2)), (TEXT.vary({"steps": 120}), (2e-3, 4e-3, 8e-3)),
+    ), PAIRS, WALKS, 64, 1500, 3),
+    "medium": _Size((
+        (FASHION_BRIEF, (1e-3, 3e-3, 1e-2, 3e-2)), (ENWIK8_BRIEF, (5e-3, 1e-2, 2e-2, 4e-2)),
     ), PAIRS, WALKS, 64, 1500, 3),
     "full": _Size((
         (CIFAR, (1e-3, 1e-2, 5e-2)), (WIKITEXT, (1e-3, 5e-3, 1e-2)),

@@ -62,9 +62,11 @@ class _Size:
 
 
 LR = 2e-3
+_SMALL = _Size(960, 24, 256, 256, (0.0, 1.5, 3.0), 5)
 SIZES = {
     "smoke": _Size(120, 6, 64, 32, (0.0, 12.0), 1),
-    "small": _Size(960, 24, 256, 256, (0.0, 1.5, 3.0), 5),
+    "small": _SMALL,
+    "medium": _SMALL,
     "full": _Size(9600, 48, 1024, 1024, (0.0, 0.15, 0.3), 10),
 }
 """Steps, windows of recall, inputs, width, weight decays at constant lr (the second for all schedules), seeds."""
