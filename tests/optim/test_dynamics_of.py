@@ -103,7 +103,7 @@ def test_a_hand_written_optimizer_is_planned_and_watched_and_said_to_be_unknown(
     plan = eq.plan(model, optimizer, steps=60)
     assert any("Unheard is not known to the theory" in note for note in plan.setting.assumptions)
     assert not plan.setting.groups[0].dynamics.known
-    generator = torch.Generator().manual_seed(0)
+    generator, before = torch.Generator().manual_seed(0), model.weight.detach()
     with eq.watch(model, optimizer, tmp_path, every=1, strict=True, quiet=True, spectra=0):
         for _ in range(60):
             before = model.weight.detach().clone()
