@@ -11,7 +11,7 @@ from equipoise.lab.train.schedules import shapes
 from equipoise.lab.workloads import WORKLOADS, follow, plans
 from equipoise.lab.workloads.policies import FIRST, FOLLOWED
 from equipoise.lab.workloads.run import read_all
-from equipoise.lab.workloads.store import Outcome
+from equipoise.lab.workloads.store import StoredTrial
 from equipoise.lab.workloads.sweep import best
 from equipoise.planner.checks.paying import PAID
 
@@ -88,9 +88,9 @@ def test_pairs_are_counted_by_hand() -> None:
     low, high = workload.at(1e-3, 0.375), workload.at(3e-3, 0.125)
     strong = workload.at(3e-3, 1.25)
     losses = [(low, 2.5), (high, 2.0), (strong, 2.1), (high.vary({"seed": 1}), 9.0)]
-    known = {t.key: Outcome(t, "finished", {"validation_loss": x, "test_loss": x}) for t, x in losses}
+    known = {t.key: StoredTrial(t, "finished", {"validation_loss": x, "test_loss": x}) for t, x in losses}
     found = {(p.code, round(p.percent, 3)) for p in follow.pairs({"text-adamw": known})}
     assert found == {("lr-low", -20.0), ("decay-high", round(100 * (2.0 / 2.1 - 1), 3))}
-    known[high.key] = Outcome(high, "diverged", {})
+    known[high.key] = StoredTrial(high, "diverged", {})
     assert {p.percent for p in follow.pairs({"text-adamw": known})} == {math.inf}
     assert "diverged" in follow.said(follow.pairs({"text-adamw": known}))["lr-low"]

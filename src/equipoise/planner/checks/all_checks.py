@@ -1,4 +1,4 @@
-"""All checks of a plan, and `find`, which runs them.
+"""All checks of a plan, and `all_findings`, which runs them.
 
 Each check is a function that yields findings. Each finding has a section in docs/findings.md under its code. A healthy
 setting passes all checks.
