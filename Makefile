@@ -47,7 +47,7 @@ docs: $(READY)  ## the docs as a site, in site/
 	$(BIN)/sphinx-build --quiet --fail-on-warning --keep-going docs site
 	@echo "Open site/index.html in a browser"
 
-evidence: $(READY)  ## every experiment at `small`, and the tables of the docs; two hours, more with more seeds
+evidence: $(READY)  ## every experiment at `medium`, and the tables of the docs; hours: `equipoise lab list` says how many
 	$(BIN)/pytest -n auto --dist worksteal -m evidence
 	$(BIN)/python benchmarks/theory_table.py --write
 	$(BIN)/python benchmarks/polar_table.py --write

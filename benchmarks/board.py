@@ -31,8 +31,8 @@ from bokeh.resources import INLINE
 import equipoise as eq
 from equipoise.board.listing import Runs
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "board"))
-import made
+sys.path[:0] = [str(Path(__file__).parents[1]), str(Path(__file__).parents[1] / "examples")]
+from tests.board import example_runs  # noqa: E402
 
 READY = "document.body.dataset.ready === '1'"
 EMPTY = "window.Bokeh && Bokeh.documents.length > 0 && Bokeh.documents[0].is_idle"
@@ -74,8 +74,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder)
         runs = root / "runs"
-        made.made(runs / "small", [f"layer{i}.weight" for i in range(20)], rows=2000)
-        made.large(runs / "large", steps=steps)
+        example_runs.made(runs / "small", [f"layer{i}.weight" for i in range(20)], rows=2000)
+        example_runs.large(runs / "large", steps=steps)
         plan = eq.plan(optimizer="adamw", lr=3e-4, weight_decay=0.1, steps=20_000, schedule="cosine", warmup=500)
         eq.board.report([runs / "small"], root / "warm.html")  # imports, templates
         base, empty = timed(lambda: empty_page(root / "empty.html"))
@@ -99,7 +99,7 @@ def lists(count: int) -> None:
     with tempfile.TemporaryDirectory() as folder:
         for i in range(count):
             meta = {"seed": i, "model": f"gpt{i % 3}", "tags": ["good"] if i % 10 == 0 else []}
-            made.logged(Path(folder) / f"sweep{i % 7}" / f"run{i}", lr=10.0 ** -(i % 4), meta=meta, steps=120)
+            example_runs.logged(Path(folder) / f"sweep{i % 7}" / f"run{i}", lr=10.0 ** -(i % 4), meta=meta, steps=120)
         runs = Runs(folder)
         names = runs.names()
         read, _ = timed(lambda: runs.lines(names=names))

@@ -1,7 +1,8 @@
 """Run every experiment of the lab, write its page and its outcome, and the ledger of claims: docs/evidence.md.
 
 Trials that are stored with the package or lie in `lab/NAME-PRESET` are not run again, so that a killed run goes on.
-`--only` takes some alone. Seeds come in rounds until all claims are decided, within `--seeds` and `--hours`.
+`--only` takes some alone. Seeds come in rounds until all claims are decided, within `--seeds` and `--hours`. `--again`
+trains nothing: it makes outcomes, pages and ledger again from the trials that are stored.
 """
 
 from __future__ import annotations
@@ -11,7 +12,8 @@ import time
 from pathlib import Path
 
 from equipoise.lab.experiments import PRESETS, catalogue, find
-from equipoise.lab.report.ledger import evidence, keep, ledger
+from equipoise.lab.report.cost import write as write_cost
+from equipoise.lab.report.ledger import evidence, is_kept, keep, ledger, outcomes
 from equipoise.lab.report.page import write_marked, write_page
 from equipoise.lab.report.terminal import bars
 from equipoise.lab.train.run_experiment import OUTCOME, conduct
@@ -21,7 +23,7 @@ DOCS = Path("docs")
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--preset", choices=PRESETS, default="small")
+    parser.add_argument("--preset", choices=PRESETS, default="medium")
     parser.add_argument("--output", type=Path, default=Path("lab"), help="folder of trials")
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--seeds", type=int, help="at most so many of a setting; default: the preset's")
@@ -29,19 +31,23 @@ def main() -> None:
     parser.add_argument(
         "--only", nargs="*", choices=list(catalogue()), help="these experiments alone; none: the ledger"
     )
+    parser.add_argument("--again", action="store_true", help="train nothing; judge what is stored again")
     given = parser.parse_args()
-    for name in catalogue() if given.only is None else given.only:
-        experiment, folder = find(name), given.output / f"{name}-{given.preset}"
+    kept = {name: content for name, content in outcomes().items() if is_kept(name, content)}
+    for name in kept if given.again else catalogue() if given.only is None else given.only:
+        preset = kept[name]["preset"] if given.again else given.preset
+        seeds = kept[name]["seeds"] if given.again else given.seeds
+        experiment, folder = find(name), given.output / f"{name}-{preset}"
         began = time.perf_counter()
         with bars() as report:
             outcome, done = conduct(
-                experiment, folder, preset=given.preset, workers=given.workers, report=report, seeds=given.seeds,
-                hours=given.hours,
-            )  # fmt: skip
-        write_page(experiment, outcome, done, DOCS / "lab", preset=given.preset)
+                experiment, folder, preset=preset, workers=given.workers, report=report, seeds=seeds, hours=given.hours
+            )
+        write_page(experiment, outcome, done, DOCS / "lab", preset=preset)
         keep(folder / OUTCOME)
         print(f"{name}: {len(done)} trials, {time.perf_counter() - began:.0f} s")
     write_marked(DOCS / "evidence.md", "evidence", evidence(ledger()))
+    write_cost(DOCS / "lab.md", given.preset)
 
 
 if __name__ == "__main__":

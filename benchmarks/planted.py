@@ -202,7 +202,7 @@ def table_of_faults(part: str, only: str) -> str:
         with tempfile.TemporaryDirectory() as folder:
             trial, one = planted(fault, workload, Path(folder, "run"))
         right = [f for f in one.findings if names(f, fault, trial)]
-        rest = [f for f in one.findings if f not in right and f.severity != "info"]
+        rest = [f for f in one.alarms if f.code not in {g.code for g in right}]
         said = "**missed** | |"
         if right:
             said = f"{_told(right[:1])} | {right[0].where} | {one.steps.get(right[0].code, '–')}"

@@ -10,9 +10,9 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT / "tests" / "theory"))
+sys.path.insert(0, str(ROOT))
 
-from cases import Case, measure  # noqa: E402  # pyright: ignore[reportMissingImports]
+from tests.theory.walk_cases import Case, measure  # noqa: E402
 
 RATES = (1e-4, 1e-3, 1e-2, 5e-2)
 ROWS = [

@@ -86,6 +86,7 @@ PARTS = {
     "reported": Part(100, 1.0, 0, STDLIB / "asyncio", STDLIB / "email", 3, 48, 7),
     "again": Part(200, 0.5, 10_000, STDLIB / "unittest", STDLIB / "http", 2, 40, 7),
     "last": Part(300, 0.75, 20_000, STDLIB / "xml", STDLIB / "logging", 3, 36, 7),
+    "fresh": Part(400, 1.25, 30_000, STDLIB / "multiprocessing", STDLIB / "importlib", 2, 56, 7),
 }
 
 
@@ -368,17 +369,24 @@ class Outcome:
     Attributes:
         losses: of every step.
         findings: what `run.diagnose` says of it at the end.
-        steps: for each code the step at which it was said while it ran.
+        timeline: what was said while it ran, each with its step.
     """
 
     losses: list[float]
     findings: list[Finding]
-    steps: dict[str, int]
+    timeline: list[tuple[int | None, Finding]]
+
+    @property
+    def steps(self) -> dict[str, int]:
+        """For each code the step at which it was first said while the run was going."""
+        return {finding.code: step or 0 for step, finding in reversed(self.timeline)}
 
     @property
     def alarms(self) -> list[Finding]:
-        """Warnings and errors."""
-        return [f for f in self.findings if f.severity != "info"]
+        """Warnings and errors, those that were said while it ran and are no longer true at its end among them."""
+        every = [*self.findings, *(finding for _, finding in self.timeline)]
+        found = {(f.code, f.where): f for f in every if f.severity != "info"}
+        return list(found.values())
 
     @property
     def fell(self) -> str:
@@ -391,10 +399,7 @@ def outcome(trial: Trial, data: Data, path: Path, **watch: Any) -> Outcome:
     """Train, and ask for the findings."""
     losses = run(trial, data, path, **watch)
     with eq.Run.open(path) as stored:
-        steps: dict[str, int] = {}
-        for step, finding in stored.timeline:
-            steps.setdefault(finding.code, step or 0)
-        return Outcome(losses, stored.diagnose(), steps)
+        return Outcome(losses, stored.diagnose(), stored.timeline)
 
 
 def main() -> None:

@@ -1,20 +1,18 @@
-"""Test set-up: helpers are importable by name, property tests are deterministic, and nothing leaves the machine."""
+"""Test set-up: property tests are deterministic, child processes find `tests`, and nothing leaves the machine."""
 
 import atexit
 import os
 import shutil
-import sys
 import tempfile
-from pathlib import Path
 
 from hypothesis import settings
+
+from tests import ROOT
 
 if "PYTEST_XDIST_WORKER" in os.environ:  # a process for each core: threads in them would fight; before torch is there
     os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-for folder in ("theory", "optim", "monitor", "geometry", "board", "drills", "lab/workloads"):
-    sys.path.insert(0, str(Path(__file__).parent / folder))
-sys.path.append(str(Path(__file__).parents[1] / "benchmarks"))  # planted faults
+os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
 settings.register_profile("repeatable", derandomize=True, deadline=None)
 settings.load_profile("repeatable")
 

@@ -57,7 +57,7 @@ def run_all(commands: list[tuple[str, str]], ranks: int) -> None:
     """The example once for each dtype and command, in one launch."""
     ports = free_ports(len(commands))
     words = [w for port, (dtype, words) in zip(ports, commands, strict=True) for w in (dtype, str(port), words)]
-    script = [str(HERE / "many_runs.py"), str(EXAMPLE), ",".join(LOADED)]
+    script = [str(HERE / "repeated_example.py"), str(EXAMPLE), ",".join(LOADED)]
     start = torchrun(*script) if ranks > 1 else [sys.executable, *script]
     done = subprocess.run([*start, *words], capture_output=True, text=True, check=False, timeout=500)
     assert done.returncode == 0, done.stderr

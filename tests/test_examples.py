@@ -12,8 +12,9 @@ import torch
 import torch.distributed as dist
 
 import equipoise as eq
+from tests import ROOT
 
-EXAMPLES = Path(__file__).parents[1] / "examples"
+EXAMPLES = ROOT / "examples"
 
 
 def _safetensors(path: Path) -> dict[str, torch.Tensor]:
@@ -53,7 +54,12 @@ LOADED = {
 def train(name: str, *commands: str) -> None:
     """The example, once for each command, each in a process of its own."""
     loaded = ",".join(("equipoise.monitor.attach.watcher", "equipoise.monitor.diagnose.diagnosis", *LOADED[name]))
-    script = [sys.executable, str(Path(__file__).with_name("many_runs.py")), str(EXAMPLES / f"{name}.py"), loaded]
+    script = [
+        sys.executable,
+        str(Path(__file__).with_name("repeated_example.py")),
+        str(EXAMPLES / f"{name}.py"),
+        loaded,
+    ]
     words = [word for command in commands for word in ("float32", "0", command)]
     done = subprocess.run([*script, *words], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

@@ -12,9 +12,10 @@ import pytest
 import tutorials
 
 import equipoise
+from tests import ROOT
 
-ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "equipoise"
+TESTS = ROOT / "tests"
 MAY_IMPORT = {
     "_extras": set(),
     "_malloc": set(),
@@ -90,6 +91,12 @@ def test_a_file_that_reaches_through_the_package_is_seen(tmp_path: Path) -> None
 def test_folders_are_small_enough_to_be_read() -> None:
     folders = {p.parent for p in SOURCE.rglob("*.py")}
     assert {str(f.relative_to(SOURCE)) for f in folders if len(list(f.glob("*.py"))) > 16} == set()
+
+
+def test_tests_lie_where_the_source_lies() -> None:
+    """Only `fuzz` is no package of the source: it draws inputs for all of them."""
+    folders = {str(p.parent.relative_to(TESTS)) for p in TESTS.rglob("*.py")}
+    assert {f for f in folders if not (SOURCE / f).is_dir()} == {"fuzz"}
 
 
 @pytest.mark.parametrize("folder", sorted({p.parent for p in SOURCE.rglob("*.py")} - {SOURCE}), ids=lambda p: p.name)

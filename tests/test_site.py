@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 import equipoise
+from tests import ROOT
 
-ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 LOADED = re.compile(r"<(?:script|link|img|iframe|source)\b[^>]*?\b(?:src|href)=[\"']?([^\"'\s>]+)")
 

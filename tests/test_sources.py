@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from equipoise import sources
+from tests import ROOT
 
-ROOT = Path(__file__).parents[1]
 SUFFIXES = {".py", ".md", ".json", ".svg", ".js", ".toml"}
 TEXTS = sorted(
     path

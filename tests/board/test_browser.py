@@ -6,12 +6,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import made
 import nbclient
 import nbformat
 import numpy as np
 import pytest
-from serving import board
+from tests.board import example_runs
+from tests.board.board_process import board
 
 import equipoise as eq
 from equipoise.board import report, write_plan
@@ -76,11 +76,11 @@ def seen(chromium: Any) -> Iterator[Any]:
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("runs")
-    made.trained(root / "good", steps=60)
-    made.trained(root / "fault", steps=60, fault=100.0)
-    made.crashed(root / "crashed")
-    made.empty(root / "empty")
-    made.made(root / "evil", [made.EVIL, made.EVIL_TOO, "plain.weight"], rows=40)
+    example_runs.trained(root / "good", steps=60)
+    example_runs.trained(root / "fault", steps=60, fault=100.0)
+    example_runs.crashed(root / "crashed")
+    example_runs.empty(root / "empty")
+    example_runs.made(root / "evil", [example_runs.EVIL, example_runs.EVIL_TOO, "plain.weight"], rows=40)
     return root
 
 
@@ -189,7 +189,7 @@ def test_a_heatmap_says_what_layers_are_held_against(seen: Any, file: str, runs:
     assert title.inner_text() == "Which layer is off: rotation over its forecast"
     page.locator("[data-state=against]").select_option("layers")
     assert title.inner_text() == "Which layer is off: rotation over the median layer"
-    one = made.made(tmp_path / "unknown", ["a.weight", "b.weight", "c.weight"], rows=40)
+    one = example_runs.made(tmp_path / "unknown", ["a.weight", "b.weight", "c.weight"], rows=40)
     page = s.open(report([one], tmp_path / "unknown.html").as_uri())
     assert title.inner_text() == "Which layer is off: rotation over the median layer"
     assert not page.locator("[data-state=against]").is_visible()
@@ -294,8 +294,8 @@ def test_names_do_nothing(seen: Any, runs: Path, live: str) -> None:
         page = seen().open(address)
         page.locator("[data-pattern]").fill("s")
         page.keyboard.press("Enter")
-        assert made.EVIL in chips(page)
-        assert made.EVIL_TOO in chips(page)
+        assert example_runs.EVIL in chips(page)
+        assert example_runs.EVIL_TOO in chips(page)
         plot = page.locator("figure", has=page.locator("[data-norm-words]")).locator(".plot")
         plot.scroll_into_view_if_needed()
         box = plot.bounding_box()
@@ -320,7 +320,7 @@ def test_runs_that_did_not_go_well_look_right(seen: Any, live: str, name: str, s
 
 
 def test_a_live_page_follows_training(seen: Any, tmp_path: Path) -> None:
-    growing = made.Growing(tmp_path / "now", ["a.weight", "b.weight"])
+    growing = example_runs.Growing(tmp_path / "now", ["a.weight", "b.weight"])
     growing.grow(10)
     with board(tmp_path) as address:
         s = seen()
@@ -358,7 +358,9 @@ def listed(page: Any) -> list[str]:
 def test_columns_order_and_filter_of_the_list_are_kept_in_the_address(seen: Any, tmp_path: Path) -> None:
     evil = "<img src=x onerror='window.hacked=1'>"
     for i, lr in enumerate((0.01, 0.02, 0.04)):
-        made.logged(tmp_path / f"run{i}", lr=lr, meta={"seed": 9 - i, evil: evil, "tags": ["good", evil][: i + 1]})
+        example_runs.logged(
+            tmp_path / f"run{i}", lr=lr, meta={"seed": 9 - i, evil: evil, "tags": ["good", evil][: i + 1]}
+        )
     with board(tmp_path) as address:
         page = seen().open(f"{address}/")
         until(page, "document.querySelectorAll('[data-rows] .pill').length === 3")
@@ -425,7 +427,7 @@ def test_runs_are_compared(seen: Any, runs: Path) -> None:
 
 
 def test_compare_shows_how_runs_ended_and_how_far_they_are_from_the_best(seen: Any, tmp_path: Path) -> None:
-    paths = [made.logged(tmp_path / f"run{i}", lr=lr, meta={}) for i, lr in enumerate((0.25, 0.125, 0.5))]
+    paths = [example_runs.logged(tmp_path / f"run{i}", lr=lr, meta={}) for i, lr in enumerate((0.25, 0.125, 0.5))]
     page = seen().open(report(paths, tmp_path / "three.html").as_uri())
     table = [row.split("\t") for row in page.locator("[data-losses]").inner_text().splitlines()]
     assert [h.strip() for h in table[0]] == ["", "loss, mean of the last 5 %", "loss, last", "val_loss, best"]

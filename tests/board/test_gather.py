@@ -4,10 +4,10 @@ import itertools
 import math
 from pathlib import Path
 
-import made
 import numpy as np
 import pytest
 import torch
+from tests.board import example_runs
 
 import equipoise as eq
 from equipoise.board.gather import gather
@@ -18,7 +18,7 @@ from equipoise.theory import memory
 
 
 def test_a_trained_run_is_read_as_it_was_measured(tmp_path: Path) -> None:
-    made.trained(tmp_path, steps=40)
+    example_runs.trained(tmp_path, steps=40)
     with Run.open(tmp_path) as run:
         data = gather(run, "mine")
         i = [t.name for t in data.tensors].index("3.0.weight")
@@ -47,7 +47,7 @@ def demo_width() -> int:
 
 
 def test_a_forecast_is_used_where_there_is_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    made.made(tmp_path, ["a", "b"], rows=50)
+    example_runs.made(tmp_path, ["a", "b"], rows=50)
 
     def half(run: Run, tensors: list[str], steps: np.ndarray) -> dict[str, Predicted]:
         """Half of what was measured, for one tensor; nothing for the other."""
@@ -62,7 +62,7 @@ def test_a_forecast_is_used_where_there_is_one(tmp_path: Path, monkeypatch: pyte
     assert np.isnan(data.ratio[1]).all()
 
 
-@pytest.mark.parametrize("make", [made.empty, made.crashed])
+@pytest.mark.parametrize("make", [example_runs.empty, example_runs.crashed])
 def test_runs_that_did_not_go_well_are_read(tmp_path: Path, make) -> None:
     make(tmp_path)
     with Run.open(tmp_path) as run:
@@ -72,7 +72,7 @@ def test_runs_that_did_not_go_well_are_read(tmp_path: Path, make) -> None:
 
 
 def test_many_layers_get_fewer_points_each(tmp_path: Path) -> None:
-    made.made(tmp_path, [f"layer{i}" for i in range(40)], rows=2000)
+    example_runs.made(tmp_path, [f"layer{i}" for i in range(40)], rows=2000)
     with Run.open(tmp_path) as run:
         few, many = gather(run, numbers=20_000), gather(run, numbers=200_000)
     size = sum(v.size for v in few.layers.values.values())
@@ -82,7 +82,7 @@ def test_many_layers_get_fewer_points_each(tmp_path: Path) -> None:
 
 
 def test_memory_is_that_of_the_steps_taken(tmp_path: Path) -> None:
-    made.made(tmp_path, ["a"], rows=300)
+    example_runs.made(tmp_path, ["a"], rows=300)
     with Run.open(tmp_path) as run:
         found = gather(run).remembered
     assert found is not None

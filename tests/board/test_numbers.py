@@ -9,11 +9,11 @@ import re
 from pathlib import Path
 from typing import Any
 
-import known
 import numpy as np
 import pytest
 import torch
-from known import STEPS
+from tests.board import known_run
+from tests.board.known_run import STEPS
 from typer.testing import CliRunner
 
 import equipoise as eq
@@ -26,17 +26,17 @@ from equipoise.cli import app
 EVERY = 7
 """Neither the peak of lr nor the last step is measured."""
 
-MEASURED = known.measured_steps(EVERY)
-TRUTH = {name: known.truth(name) for name in known.SHAPES}
-MEAN, LAST, BEST = float(known.LOSS[-20:].mean()), float(known.LOSS[-1]), min(known.VALIDATION.values())
-BEST_STEP = min(known.VALIDATION, key=lambda step: known.VALIDATION[step])
+MEASURED = known_run.measured_steps(EVERY)
+TRUTH = {name: known_run.truth(name) for name in known_run.SHAPES}
+MEAN, LAST, BEST = float(known_run.LOSS[-20:].mean()), float(known_run.LOSS[-1]), min(known_run.VALIDATION.values())
+BEST_STEP = min(known_run.VALIDATION, key=lambda step: known_run.VALIDATION[step])
 
 
 @pytest.fixture(scope="module")
 def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("runs")
-    known.train(root / "a", every=EVERY)
-    known.train(root / "b", every=64)
+    known_run.train(root / "a", every=EVERY)
+    known_run.train(root / "b", every=64)
     return root
 
 
@@ -103,9 +103,9 @@ def number(text: str) -> float:
 def test_every_layer_is_drawn_as_it_was(page: dict[str, dict[str, Any]]) -> None:
     layers, steps = page["run-layers"], page["run-axis"]["step"]
     assert steps.tolist() == MEASURED
-    assert page["run-axis"]["tokens"].tolist() == [known.TOKENS * s for s in MEASURED]
+    assert page["run-axis"]["tokens"].tolist() == [known_run.TOKENS * s for s in MEASURED]
     names = layers["name"]
-    assert sorted(names) == sorted(known.SHAPES)
+    assert sorted(names) == sorted(known_run.SHAPES)
     drawn = [q for q, v in layers.items() if isinstance(v, np.ndarray)]
     for quantity in ("norm", "rotation", "relative_update", "effective_lr", "radial_decay", "grad_weight_cos", "c_err"):
         assert quantity in drawn
@@ -120,16 +120,16 @@ def test_every_layer_is_drawn_as_it_was(page: dict[str, dict[str, Any]]) -> None
 
 
 def forecast(name: str) -> theory.Forecast:
-    shape = known.SHAPES[name]
+    shape = known_run.SHAPES[name]
     return theory.forecast(
-        "signsgdm", lr=known.LR, weight_decay=known.decay_of(name), betas=(known.BETA, 0.999), size=math.prod(shape),
-        init_norm=float(np.linalg.norm(known.START[name])), scale_invariant=len(shape) > 1,
+        "signsgdm", lr=known_run.LR, weight_decay=known_run.decay_of(name), betas=(known_run.BETA, 0.999),
+        size=math.prod(shape), init_norm=float(np.linalg.norm(known_run.START[name])), scale_invariant=len(shape) > 1,
     )  # fmt: skip
 
 
 def test_forecasts_are_those_of_every_step_taken(page: dict[str, dict[str, Any]]) -> None:
     layers = page["run-layers"]
-    for name in known.MATRICES:
+    for name in known_run.MATRICES:
         i, f = layers["name"].index(name), forecast(name)
         for quantity in ("norm", "rotation"):
             expected = getattr(f, quantity)[np.array(MEASURED) - 1]
@@ -143,20 +143,20 @@ def test_settings_are_those_of_every_step_taken(both: dict[str, dict[str, Any]],
     assert steps[0] == 1
     assert steps[-1] == STEPS, "it was measured to step 399 or 384, and trained to 400"
     every = np.arange(1, STEPS + 1)
-    for group, decay in ((0, known.DECAY), (1, 0.0)):
+    for group, decay in ((0, known_run.DECAY), (1, 0.0)):
         # As the page draws it: straight lines between the points.
-        np.testing.assert_allclose(np.interp(every, steps, drawn[f"lr/{group}"]), known.LR, rtol=2e-3)
-        assert drawn[f"lr/{group}"].max() == pytest.approx(known.PEAK, rel=1e-12), "the peak was not measured"
-        assert steps[np.argmax(drawn[f"lr/{group}"])] == known.WARMUP
+        np.testing.assert_allclose(np.interp(every, steps, drawn[f"lr/{group}"]), known_run.LR, rtol=2e-3)
+        assert drawn[f"lr/{group}"].max() == pytest.approx(known_run.PEAK, rel=1e-12), "the peak was not measured"
+        assert steps[np.argmax(drawn[f"lr/{group}"])] == known_run.WARMUP
         np.testing.assert_allclose(drawn[f"weight_decay/{group}"], decay, rtol=1e-12)
-        left = [known.init_share(int(s), decay) for s in steps]
+        left = [known_run.init_share(int(s), decay) for s in steps]
         np.testing.assert_allclose(drawn[f"init_share/{group}"], left, rtol=2e-3)
-        remembered = [known.effective_steps(int(s), decay) for s in steps]
+        remembered = [known_run.effective_steps(int(s), decay) for s in steps]
         np.testing.assert_allclose(drawn[f"memory/{group}"], remembered, rtol=2e-3)
 
 
 def test_memory_is_of_every_step_taken(both: dict[str, dict[str, Any]]) -> None:
-    share = known.contributions(STEPS)
+    share = known_run.contributions(STEPS)
     for run in ("run0", "run1"):
         drawn = both[f"{run}-remembered"]
         assert drawn["step"].tolist() == list(range(1, STEPS + 1))
@@ -166,10 +166,10 @@ def test_memory_is_of_every_step_taken(both: dict[str, dict[str, Any]]) -> None:
 def test_what_was_logged_is_drawn(page: dict[str, dict[str, Any]]) -> None:
     logged = page["run-logged"]
     assert logged["step"].tolist() == list(range(1, STEPS + 1))
-    np.testing.assert_allclose(logged["v:loss"], known.LOSS, rtol=1e-12)
+    np.testing.assert_allclose(logged["v:loss"], known_run.LOSS, rtol=1e-12)
     there = np.isfinite(logged["v:val_loss"])
     assert dict(zip(logged["step"][there].astype(int).tolist(), logged["v:val_loss"][there], strict=True)) == (
-        pytest.approx(known.VALIDATION)
+        pytest.approx(known_run.VALIDATION)
     )
 
 
@@ -180,9 +180,9 @@ def test_spectra_are_those_of_the_matrices(page: dict[str, dict[str, Any]]) -> N
     assert len(drawn) == 6
     for key, values in drawn.items():
         kind, _, what = key.partition("_")
-        for name in known.MATRICES:
+        for name in known_run.MATRICES:
             of = TRUTH[name].weights if kind == "weight" else [None, *TRUTH[name].updates]
-            expected = [known.spectrum(of[s])[what] for s in steps]
+            expected = [known_run.spectrum(of[s])[what] for s in steps]
             np.testing.assert_allclose(values[names.index(name)], expected, rtol=1e-4, atol=1e-5, err_msg=key)
 
 
@@ -208,10 +208,10 @@ def test_the_words_of_a_run_page(page: dict[str, dict[str, Any]]) -> None:
     }  # fmt: skip
     assert facts.items() >= expected.items()
     quarters = [float(x) for x in facts["lr over the run"].split(" → ")]
-    assert quarters == pytest.approx([known.LR[s - 1] for s in (1, 101, 200, 300, 400)], rel=6e-3)
-    assert number(facts["batches remembered"]) == pytest.approx(known.effective_steps(STEPS), rel=5e-3)
+    assert quarters == pytest.approx([known_run.LR[s - 1] for s in (1, 101, 200, 300, 400)], rel=6e-3)
+    assert number(facts["batches remembered"]) == pytest.approx(known_run.effective_steps(STEPS), rel=5e-3)
     assert facts["batches remembered"].endswith(" of 400")
-    assert number(facts["initialisation left"]) == pytest.approx(100 * known.init_share(STEPS), rel=5e-3)
+    assert number(facts["initialisation left"]) == pytest.approx(100 * known_run.init_share(STEPS), rel=5e-3)
 
 
 def test_equal_runs_compare_as_equal(both: dict[str, dict[str, Any]]) -> None:
@@ -226,7 +226,7 @@ def test_equal_runs_compare_as_equal(both: dict[str, dict[str, Any]]) -> None:
     assert ends == {name: [f"{value:.4g}"] * 2 for name, value in expected.items()}
     assert not [cell["gap"] for row in said["losses"] for cell in row["cells"] if cell["gap"]]
     for shown in values["batches remembered"]:
-        assert number(shown) == pytest.approx(known.effective_steps(STEPS), rel=5e-3)
+        assert number(shown) == pytest.approx(known_run.effective_steps(STEPS), rel=5e-3)
     few = said["runs"][1]["tally"]
     assert "Nothing odd" not in few, "7 measured steps say nothing"
 
@@ -236,12 +236,12 @@ def test_the_list(root: Path) -> None:
     told = Runs(root).answer({"columns": ",".join([*names, "curve"]), "sort": "name"})
     assert [c["name"] for c in told["columns"]] == [*names, "curve"]
     for row, name, every in zip(told["rows"], "ab", (EVERY, 64), strict=True):
-        steps = known.measured_steps(every)
+        steps = known_run.measured_steps(every)
         *texts, curve = row["cells"]
         expected = [name, "400", str(len(steps)), str(steps[-1]), f"{MEAN:.4g}", f"{LAST:.4g}", f"{BEST:.4g}"]
         assert texts == [*expected, str(BEST_STEP), "0.02", "0.5"]
         # The small curve: means of neighbours, in their order, from first to last.
-        assert list(curve) == pytest.approx(known.LOSS.reshape(40, 10).mean(1), rel=1e-3)
+        assert list(curve) == pytest.approx(known_run.LOSS.reshape(40, 10).mean(1), rel=1e-3)
 
 
 def terminal(*words: str, command: str = "watch", width: int = 200) -> list[str]:
@@ -259,18 +259,18 @@ def test_the_terminal_table(root: Path) -> None:
     assert f"best val_loss {BEST:.4g} at step {BEST_STEP}" in text
     assert "lr 0.002 (peak 0.02) · weight decay 0 to 0.5" in text
     (memory,) = [line for line in lines if line.startswith("memory")]
-    low, high = known.effective_steps(STEPS, 0.0), known.effective_steps(STEPS)
+    low, high = known_run.effective_steps(STEPS, 0.0), known_run.effective_steps(STEPS)
     said = re.search(r"memory +(\S+) to (\S+) of 400 steps · initialisation left (\S+) to (\S+)", memory)
     assert said, memory
-    assert [float(x) for x in said.groups()] == pytest.approx([low, high, known.init_share(STEPS), 1.0], rel=6e-3)
+    assert [float(x) for x in said.groups()] == pytest.approx([low, high, known_run.init_share(STEPS), 1.0], rel=6e-3)
     (head,) = [line for line in lines if line.startswith("layer")]
     columns = re.split(r"\s{2,}", head.strip())
     assert columns == [
         "layer", "norm", "rotation", "÷ median", "÷ predicted", "‖U‖/‖w‖", "λ_e", "C_err", "angle", "rotation so far"
     ]  # fmt: skip
     last = MEASURED[-1]
-    rotation = {name: float(TRUTH[name].at("rotation", [last])[0]) for name in known.SHAPES}
-    median = float(np.median([rotation[n] for n in known.MATRICES]))
+    rotation = {name: float(TRUTH[name].at("rotation", [last])[0]) for name in known_run.SHAPES}
+    median = float(np.median([rotation[n] for n in known_run.MATRICES]))
     rows = {line.split()[0]: line.split() for line in lines[lines.index(head) + 2 :] if line.startswith(("0", "1"))}
     assert len(rows) == 3
     for name, short in (("0.weight", "0"), ("1.weight", "1"), ("1.bias", "1.bias")):
@@ -289,7 +289,7 @@ def test_the_terminal_table(root: Path) -> None:
 def test_rotation_over_its_forecast_is_that_of_compare(root: Path) -> None:
     lines = terminal(str(root / "a"))
     with eq.Run.open(root / "a") as run:
-        for name in known.MATRICES:
+        for name in known_run.MATRICES:
             found = run.compare(name)
             (cells,) = [x.split() for x in lines if x.startswith(f"{name[0]} ") and len(x.split()) == 10]
             assert float(cells[4]) == pytest.approx(found.rotation[-1] / found.plain.rotation[-1], abs=6e-3)
@@ -300,7 +300,7 @@ def test_the_terminals_list(root: Path) -> None:
     assert "mean of" in "".join(lines), "what kind of loss it is"
     for name, every in (("a", EVERY), ("b", 64)):
         (line,) = [x.split() for x in lines if x.startswith(f"{name} ")]
-        steps = len(known.measured_steps(every))
+        steps = len(known_run.measured_steps(every))
         expected = ["finished", "400", str(steps), f"{MEAN:.4g}", f"{BEST:.4g}", "0.02", "0.5", "SignSGDM"]
         assert [x for x in line if x in expected][: len(expected)] == expected, line
 
@@ -311,7 +311,7 @@ def test_an_export_has_the_numbers(root: Path, tmp_path: Path) -> None:
     with (tmp_path / "a.csv").open() as file:
         rows = list(csv.DictReader(file))
     for quantity in ("norm", "rotation", "total_decay", "angle"):
-        for name in known.SHAPES:
+        for name in known_run.SHAPES:
             mine = {
                 int(r["step"]): float(r["value"]) for r in rows
                 if (r["quantity"], r["tensor"], r["quantile"], r["neuron"]) == (quantity, name, "", "")
@@ -319,20 +319,22 @@ def test_an_export_has_the_numbers(root: Path, tmp_path: Path) -> None:
             assert list(mine) == MEASURED
             np.testing.assert_allclose(list(mine.values()), TRUTH[name].at(quantity, MEASURED), rtol=2e-5, atol=2e-6)
     losses = [float(r["value"]) for r in rows if r["quantity"] == "loss"]
-    np.testing.assert_allclose(losses, known.LOSS, rtol=1e-12)
+    np.testing.assert_allclose(losses, known_run.LOSS, rtol=1e-12)
 
 
 def test_the_page_of_a_plan() -> None:
     plan = eq.plan(
-        optimizer="signsgdm", lr=known.PEAK, weight_decay=known.DECAY, steps=STEPS, schedule="cosine",
-        warmup=known.WARMUP, betas=(known.BETA, 0.999),
+        optimizer="signsgdm", lr=known_run.PEAK, weight_decay=known_run.DECAY, steps=STEPS, schedule="cosine",
+        warmup=known_run.WARMUP, betas=(known_run.BETA, 0.999),
     )  # fmt: skip
     found = sources(plan_html(plan))
     said, curves = notes(found, "plan"), found["plan-curves"]
-    (row,) = [i for i, r in enumerate(said["rows"]) if (r["lr"], r["weight_decay"]) == (known.PEAK, known.DECAY)]
+    (row,) = [
+        i for i, r in enumerate(said["rows"]) if (r["lr"], r["weight_decay"]) == (known_run.PEAK, known_run.DECAY)
+    ]
     at = curves["step"][row].astype(int)
     lr = plan.setting.lr(0)
-    kept = 1 - lr * known.DECAY
+    kept = 1 - lr * known_run.DECAY
     c = np.array([lr[j] * np.prod(kept[j + 1 :]) for j in range(STEPS)])
     np.testing.assert_allclose(curves["lr"][row], lr[at - 1], rtol=1e-6)
     np.testing.assert_allclose(curves["left"][row], np.cumprod(kept)[at - 1], rtol=1e-5)
@@ -340,7 +342,7 @@ def test_the_page_of_a_plan() -> None:
     summary = dict(said["rows"][row]["summary"])
     assert number(summary["initialisation left"]) == pytest.approx(100 * np.prod(kept), rel=5e-3)
     assert number(summary["batches remembered"]) == pytest.approx(c.sum() ** 2 / (c @ c), rel=5e-3)
-    assert lr.max() == pytest.approx(known.PEAK)
+    assert lr.max() == pytest.approx(known_run.PEAK)
 
 
 def test_a_run_that_ends_as_nan_shows_nan_everywhere(tmp_path: Path) -> None:

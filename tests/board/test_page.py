@@ -6,9 +6,9 @@ import time
 from html.parser import HTMLParser
 from pathlib import Path
 
-import made
 import numpy as np
 import pytest
+from tests.board import example_runs
 from typer.testing import CliRunner
 
 import equipoise as eq
@@ -37,7 +37,7 @@ class Tags(HTMLParser):
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return made.trained(tmp_path_factory.mktemp("runs") / "small", steps=60)
+    return example_runs.trained(tmp_path_factory.mktemp("runs") / "small", steps=60)
 
 
 def test_a_file_needs_nothing_from_anywhere(run: Path, tmp_path: Path) -> None:
@@ -53,8 +53,8 @@ def test_a_file_needs_nothing_from_anywhere(run: Path, tmp_path: Path) -> None:
 
 
 def test_names_stay_text(tmp_path: Path) -> None:
-    names = [made.EVIL, made.EVIL_TOO, "</script><script>window.hacked=1</script>"]
-    path = made.made(tmp_path / "<u>run", names, rows=20)
+    names = [example_runs.EVIL, example_runs.EVIL_TOO, "</script><script>window.hacked=1</script>"]
+    path = example_runs.made(tmp_path / "<u>run", names, rows=20)
     page = report_html([path])
     tags = Tags(page).found
     assert not [t for t, a in tags if t in ("img", "u") or "onerror" in a]
@@ -63,7 +63,7 @@ def test_names_stay_text(tmp_path: Path) -> None:
 
 
 def test_several_runs_share_a_page(run: Path, tmp_path: Path) -> None:
-    other = made.crashed(tmp_path / "crashed")
+    other = example_runs.crashed(tmp_path / "crashed")
     page = report_html([run, other])
     assert len(page) < 3e6
     sections = [a.get("data-kind") for t, a in Tags(page).found if t == "section" and "data-kind" in a]
@@ -83,9 +83,9 @@ def test_names_tell_runs_apart() -> None:
 @pytest.mark.parametrize(
     ("make", "status", "says"),
     [
-        (made.empty, "empty", "Finished without a single measured step"),
-        (made.crashed, "crashed", "Crashed at step 30"),
-        (lambda p: made.trained(p, steps=10), "finished", "Finished after 10 steps"),
+        (example_runs.empty, "empty", "Finished without a single measured step"),
+        (example_runs.crashed, "crashed", "Crashed at step 30"),
+        (lambda p: example_runs.trained(p, steps=10), "finished", "Finished after 10 steps"),
     ],
     ids=["empty", "crashed", "finished"],
 )
@@ -98,7 +98,7 @@ def test_a_page_says_how_the_run_is(tmp_path: Path, make, status: str, says: str
 
 
 def test_a_run_on_its_way_says_so(tmp_path: Path) -> None:
-    growing = made.Growing(tmp_path, ["a"])
+    growing = example_runs.Growing(tmp_path, ["a"])
     with Run.open(tmp_path) as run:
         assert "no step has been measured yet" in notes(gather(run))["sentence"]
         growing.grow(5)
@@ -109,7 +109,7 @@ def test_a_run_on_its_way_says_so(tmp_path: Path) -> None:
 
 
 def test_findings_are_shown_worst_first_with_their_curves(tmp_path: Path) -> None:
-    growing = made.Growing(tmp_path, ["block.1.weight", "block.10.weight"])
+    growing = example_runs.Growing(tmp_path, ["block.1.weight", "block.10.weight"])
     growing.grow(30)
     for severity, where in (("info", "group 0"), ("error", "block.10.weight, step 7"), ("warning", "the disk")):
         code = "rotation-off" if severity == "error" else f"lr-{severity}" if severity == "info" else "rows-dropped"
@@ -130,9 +130,9 @@ def test_findings_are_shown_worst_first_with_their_curves(tmp_path: Path) -> Non
 
 
 def test_numbers_that_are_not_finite_do_not_break_the_page(tmp_path: Path) -> None:
-    growing = made.Growing(tmp_path, ["a"])
+    growing = example_runs.Growing(tmp_path, ["a"])
     growing.grow(3)
-    row = made.rows_of(np.array([4]), 1)[0]
+    row = example_runs.rows_of(np.array([4]), 1)[0]
     row[:] = np.inf
     growing.writer.append(4, row)
     growing.writer.append(4, [np.inf], kind="log")
@@ -193,7 +193,7 @@ def test_the_commands_write_files(run: Path, tmp_path: Path) -> None:
 
 def test_a_run_knows_when_it_began(tmp_path: Path) -> None:
     before = time.time()
-    made.made(tmp_path, ["a"], rows=3)
+    example_runs.made(tmp_path, ["a"], rows=3)
     with Run.open(tmp_path) as opened:
         assert before <= opened.started <= opened.table(kind="main").times[0]
 

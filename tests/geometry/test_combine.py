@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import torch
-from norm_cases import inner, random
+from tests.geometry.norm_cases import inner, random
 
 from equipoise import geometry as eg
 

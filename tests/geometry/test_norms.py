@@ -7,7 +7,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from norm_cases import CASES, climb, inner, random
+from tests.geometry.norm_cases import CASES, climb, inner, random
 
 from equipoise import geometry as eg
 

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from norm_cases import random
+from tests.geometry.norm_cases import random
 
 from equipoise import geometry as eg
 

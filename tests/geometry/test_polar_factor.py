@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from norm_cases import random
+from tests.geometry.norm_cases import random
 
 from equipoise import geometry as eg
 from equipoise.geometry import _iterate, coefficients

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-import references
 import torch
+from tests.optim import references
 
 from equipoise import optim
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 import torch
-import zoo
-from live_bytes import LiveBytes, NoSync
+from tests.optim.engine.live_bytes import LiveBytes, NoSync
+from tests.optim.model import example_models
 from torch._subclasses import FakeTensorMode
 
 import equipoise as eq
@@ -150,7 +150,7 @@ def test_scales() -> None:
 
 
 def test_the_rest_is_adamw_chosen_by_roles() -> None:
-    model, twin = zoo.GPT(), zoo.GPT()
+    model, twin = example_models.GPT(), example_models.GPT()
     twin.load_state_dict(model.state_dict())
     optimizer = eq.Muon(eq.param_groups(model), lr=0.02, adam={"lr": 1e-3, "betas": (0.9, 0.95), "weight_decay": 0.01})
     adamw = torch.optim.AdamW(eq.param_groups(twin), lr=1e-3, betas=(0.9, 0.95), weight_decay=0.01)
@@ -162,7 +162,7 @@ def test_the_rest_is_adamw_chosen_by_roles() -> None:
         p.grad = q.grad = torch.randn(p.shape, generator=generator)
     optimizer.step()
     adamw.step()
-    names = eq.param_groups(zoo.GPT()).roles
+    names = eq.param_groups(example_models.GPT()).roles
     for (name, p), (_, q) in zip(model.named_parameters(), twin.named_parameters(), strict=True):
         if names[name] == "matrix":
             assert not torch.equal(p, q)
@@ -350,7 +350,7 @@ def test_steepest_descent_is_exact_in_float64_and_decomposes_nothing_else(monkey
 
 
 def test_steepest_descent_takes_norms_from_roles() -> None:
-    model = zoo.GPT()
+    model = example_models.GPT()
     optimizer = eq.SteepestDescent(eq.param_groups(model), lr=0.01)
     norms = {g["role"]: g["norm"] for g in optimizer.param_groups}
     assert (norms["matrix"], norms["gain"], norms["embedding"]) == ("spectral", "rms", "embedding")
@@ -358,7 +358,7 @@ def test_steepest_descent_takes_norms_from_roles() -> None:
     for p in model.parameters():
         p.grad = torch.randn_like(p)
     optimizer.step()
-    roles = eq.param_groups(zoo.GPT()).roles
+    roles = eq.param_groups(example_models.GPT()).roles
     for name, p in model.named_parameters():
         update = (start[name] - p.detach()) / 0.01
         if roles[name] == "embedding":  # each token's row at RMS 1

@@ -4,9 +4,9 @@ import doctest
 import inspect
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
+from tests import ROOT
 
 import equipoise.schedules as sch
 
@@ -21,14 +21,14 @@ def test_import_leaves_torch_and_matplotlib_alone() -> None:
 
 
 def test_the_examples_of_the_page_run() -> None:
-    page = Path(__file__).parents[2] / "docs" / "schedules.md"
+    page = ROOT / "docs" / "schedules.md"
     failed, tried = doctest.testfile(str(page), module_relative=False)
     assert failed == 0
     assert tried > 35
 
 
 def test_every_curve_is_in_the_tables_of_the_page() -> None:
-    page = (Path(__file__).parents[2] / "docs" / "schedules.md").read_text()
+    page = (ROOT / "docs" / "schedules.md").read_text()
     for name in sch.__all__:
         assert f"`{name}" in page or f"{name}(" in page, name
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from walks import Direction
+from tests.theory.simulated_walks import Direction
 
 from equipoise.theory import distance, forecast, steady_update, travel_bound
 

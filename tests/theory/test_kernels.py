@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from walks import Direction, polar
+from tests.theory.simulated_walks import Direction, polar
 
 from equipoise.theory.directions import autocorrelation, direction
 from equipoise.theory.kernels import Filter, adam_factors, matrix_sign_kernel, mean_square_ratio, sign_kernel

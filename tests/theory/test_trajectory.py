@@ -5,8 +5,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from cases import Case
-from walks import simulate
+from tests.theory.simulated_walks import simulate
+from tests.theory.walk_cases import Case
 
 from equipoise.theory import _scan, forecast, memory, norm_budget, rotation_angle, stationary
 

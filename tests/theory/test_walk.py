@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from cases import FULL, QUICK, Case, measure
+from tests.theory.walk_cases import FULL, QUICK, Case, measure
 
 from equipoise.theory import effective_lr, forecast, norm_over_time, stationary, steps_to_equilibrium
 

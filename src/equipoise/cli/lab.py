@@ -32,18 +32,48 @@ Metric = Annotated[str | None, typer.Option(help="Metric to rank by. Default: te
 
 
 @app.command("list")
-def lab_list() -> None:
-    """List the experiments."""
+def lab_list(
+    preset: Annotated[str, typer.Option(help="Of the trials that are counted.")] = "medium",
+) -> None:
+    """List the experiments: how many trials each has, how many are stored, and how long the rest would take.
+
+    [dim]equipoise lab list --preset small[/dim]
+    """
+    from equipoise import _check
+    from equipoise.lab.experiments import PRESETS
     from equipoise.lab.report.terminal import render_catalogue
 
-    print_rich(render_catalogue())
+    print_rich(render_catalogue(_check.choice("preset", preset, PRESETS)))
+
+
+@app.command("cost")
+def lab_cost(
+    page: Annotated[Path, typer.Argument(help="The page whose marked part is written.")] = Path("docs/lab.md"),
+    preset: Annotated[str, typer.Option(help="Of the trials that are counted.")] = "medium",
+    measure: Annotated[
+        bool, typer.Option("--measure", help="Train a few steps of networks of which nothing is stored.")
+    ] = False,
+) -> None:
+    """Write what every experiment still costs into a page, at the pace of the stored trials.
+
+    [dim]equipoise lab cost docs/lab.md[/dim]
+    """
+    from equipoise import _check
+    from equipoise.lab.experiments import PRESETS
+    from equipoise.lab.report.cost import write
+
+    write(page, _check.choice("preset", preset, PRESETS), measure=measure)
+    typer.echo(str(page))
 
 
 @app.command("run")
 def lab_run(
     name: Annotated[str, typer.Argument(help="An experiment (see equipoise lab list), or a Python file with one.")],
     preset: Annotated[
-        str, typer.Option(help="smoke (seconds), small (under half an hour on two cores) or full.")
+        str,
+        typer.Option(
+            help="smoke (seconds), small (a quick look), medium (tasks that can decide; 90 minutes on two cores), full."
+        ),
     ] = "small",
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="Folder for its trials. Default: lab/NAME-PRESET.")
@@ -56,11 +86,15 @@ def lab_run(
     threads: Threads = 1,
     on: On = "processes",
     seeds: Annotated[
-        int | None, typer.Option(help="At most so many, while a claim is undecided. Default: 8 at small, 20 at full.")
+        int | None,
+        typer.Option(
+            help="At most so many, while a claim is undecided. Default: 8 at small, 12 at medium, 20 at full."
+        ),
     ] = None,
     hours: Annotated[
         float | None, typer.Option(help="Begin no round of seeds that would take more training than this in all.")
     ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what is left to train, and how long.")] = False,
     json: Json = False,
 ) -> None:
     """Run an experiment, or continue one that was stopped, and print its table and its claims.
@@ -73,6 +107,14 @@ def lab_run(
     from equipoise.lab.experiments import find
 
     experiment = find(name)
+    if dry_run:
+        from equipoise import _check
+        from equipoise.lab.experiments import PRESETS
+        from equipoise.lab.report.cost import cost
+
+        row = cost(experiment, _check.choice("preset", preset, PRESETS)).row()
+        typer.echo(dumps(row, indent=1) if json else ", ".join(f"{k}: {v}" for k, v in row.items()))
+        return
     if page is not None:
         require("matplotlib", "lab")  # before hours of work, not after
     folder = output or Path("lab") / f"{experiment.name}-{preset}"

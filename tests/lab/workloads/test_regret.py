@@ -1,10 +1,10 @@
 """Regret: arithmetic on synthetic trials with known answers, and the page that is made of the stored ones."""
 
 import math
-from pathlib import Path
 
 import pytest
-from synthetic_workloads import WORKLOAD, bowl, ended, swept
+from tests import ROOT
+from tests.lab.workloads.synthetic_workloads import WORKLOAD, bowl, ended, swept
 
 from equipoise.lab.workloads import POLICIES, WORKLOADS, Policy, regrets
 from equipoise.lab.workloads import catalogue as named
@@ -14,7 +14,7 @@ from equipoise.lab.workloads.regret import regret, tuned
 from equipoise.lab.workloads.store import Outcomes
 from equipoise.lab.workloads.sweep import others, settled
 
-PAGE = Path(__file__).parents[3] / "docs" / "payoff.md"
+PAGE = ROOT / "docs" / "payoff.md"
 BEST, HABIT = WORKLOAD.at(3e-3, 0.1), WORKLOAD.at(1e-3, 0.01)
 
 

@@ -4,7 +4,7 @@ import logging
 from pathlib import Path
 
 import pytest
-from sent import right, run
+from tests.monitor.sinks.sent_run import right, run
 
 
 def test_lines_and_levels(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

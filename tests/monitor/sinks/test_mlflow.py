@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from sent import right, run
+from tests.monitor.sinks.sent_run import right, run
 
 import equipoise as eq
 

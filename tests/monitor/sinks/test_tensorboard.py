@@ -3,8 +3,8 @@
 from pathlib import Path
 
 import pytest
-from sent import right, run
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from tests.monitor.sinks.sent_run import right, run
 
 from equipoise.monitor.sinks import TensorBoard
 

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from sent import right, run
+from tests.monitor.sinks.sent_run import right, run
 
 
 def read(project: str, name: str) -> dict[str, dict[int, float]]:

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from loops import network, train
-from offline import history, records, summary
-from sent import right, run
+from tests.monitor.loops import network, train
+from tests.monitor.sinks.sent_run import right, run
+from tests.monitor.sinks.wandb_file import history, records, summary
 
 import equipoise as eq
 from equipoise.monitor.sinks import WandB

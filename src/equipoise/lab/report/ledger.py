@@ -13,11 +13,16 @@ from equipoise.lab.experiments.base import PRESETS, catalogue
 from equipoise.lab.report.claims import NOT_TESTED, Claim, Stat, claim_rows, markdown
 from equipoise.lab.statistics import LOOKS, Check
 from equipoise.lab.train.run_experiment import OUTCOME
-from equipoise.lab.train.trial_store import STORED, TRIALS, keep_trials
+from equipoise.lab.train.trial_store import STORED, TRIALS, keep_trials, read_lines, stored_trials
 
 VERDICTS = ("holds", "holds partly", "does not hold here", "undecided", NOT_TESTED, "not run")
 SEEDS = LOOKS[0]
 """A claim measured over fewer seeds is not judged."""
+
+OLDER = (
+    "**From an older run**, whose trials are not stored: the numbers are those that it left, and its checks were noted "
+    "from its tables."
+)
 
 PARTS = {"agrees": "agree", "differs": "differ", "undecided": "undecided", NOT_TESTED: NOT_TESTED}
 
@@ -32,7 +37,7 @@ class Entry:
         name: of the statement, in its experiment.
         says: what the source says.
         claims: its parts, as measured; none where it was not run.
-        made: preset, date and versions of the outcome.
+        made: preset, date and versions of the outcome, and whether its trials are stored.
     """
 
     experiment: str
@@ -143,6 +148,8 @@ def ledger(folder: str | os.PathLike[str] | None = None) -> list[Entry]:
         folder: as in `outcomes`.
     """
     have = outcomes(folder)
+    for name, content in have.items():
+        content["kept"] = folder is not None or is_kept(name, content)
     says = {name: dict(_statements(content)) for name, content in have.items()}
     known = {name: dict(experiment.statements) for name, experiment in catalogue().items()}
     return [
@@ -150,6 +157,11 @@ def ledger(folder: str | os.PathLike[str] | None = None) -> list[Entry]:
         for experiment, statements in (says | known).items()
         for name, text in statements.items()
     ]
+
+
+def is_kept(name: str, content: Mapping[str, Any]) -> bool:
+    """Whether every trial of an outcome of the package is stored with it, so that its verdicts can be made again."""
+    return {t["key"] for t in content["trials"]} <= {line["key"] for line in read_lines(stored_trials(name))}
 
 
 def counts(entries: Sequence[Entry]) -> str:
@@ -170,6 +182,8 @@ def evidence(entries: Sequence[Entry]) -> str:
         own = [e for e in entries if e.experiment == name]
         made = next((e.made for e in own if e.made), None)
         how = "Not run." if made is None else f"Preset `{made['preset']}`, {made['date']}, {_versions(made)}."
+        if made is not None and not made["kept"]:
+            how += f" {OLDER}"
         rows = [_row(e) for e in own]
         parts.append(f"## {name}\n\n[Page](lab/{name}.md). {how}\n\n{markdown(rows)}")
     return "\n\n".join(parts)
@@ -199,7 +213,7 @@ def _parts(content: Mapping[str, Any] | None, name: str) -> tuple[list[Claim], d
     if content is None:
         return [], {}
     claims = [_claim(fields) for fields in content["claims"]]
-    made = {key: content[key] for key in ("preset", "date", "versions")}
+    made = {key: content[key] for key in ("preset", "date", "versions")} | {"kept": content.get("kept", False)}
     return [c for c in claims if c.statement == name and c.measured.count >= SEEDS], made
 
 

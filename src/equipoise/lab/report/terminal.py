@@ -15,6 +15,7 @@ from rich.table import Column, Table
 
 from equipoise.lab.experiments import Done, Outcome, catalogue
 from equipoise.lab.report.claims import cell, claim_rows, ends
+from equipoise.lab.report.cost import cost, hours
 from equipoise.lab.report.ledger import Entry, counts
 from equipoise.lab.train.result import Report
 from equipoise.lab.train.trial import Trial
@@ -88,11 +89,13 @@ class _Fitting:
             yield ""
 
 
-def render_catalogue() -> Table:
-    """Every experiment with its source and what it is about."""
-    table = Table("experiment", "source", "about")
+def render_catalogue(preset: str = "medium") -> Table:
+    """Every experiment with its source, what it is about, and what is left of a preset."""
+    table = Table("experiment", "source", "about", "trials", "stored", "hours left", title=f"preset {preset}")
     for name, experiment in catalogue().items():
-        table.add_row(name, escape(experiment.source), escape(experiment.about))
+        left = cost(experiment(), preset)
+        counted = (str(left.trials), str(left.stored), hours(left.seconds))
+        table.add_row(name, escape(experiment.source), escape(experiment.about), *counted)
     return table
 
 

@@ -51,6 +51,7 @@ class Backlog:
     def __init__(self, owners: Owners) -> None:
         self._owners = owners
         self._kept: list[Passed] = []
+        self._said: dict[int, list[dict[str, Any]]] = {}
 
     def add(self, step: int, owner: int, new: bool, start: float) -> bool:
         """Keep a step; whether it is time to take them.
@@ -62,16 +63,29 @@ class Backlog:
             start: when, in seconds.
         """
         owners = self._owners
-        optimizer = owners.each[owner]
-        groups = [dict(g) for g in groups_in(optimizer)] if cheap(optimizer) else None
-        for group in groups or ():
+        mine = groups_in(owners.each[owner])
+        if len(owners) == 1:
+            first, total = 0, len(mine)
+        else:
+            first, total = owners.groups_of(owner).start, len(owners.param_groups)
+        kept = self._kept
+        kept.append(Passed(step, owner, new, start, self._read(owner, mine) if cheap(mine) else None, first, total))
+        return len(kept) >= MOST or start - kept[0].start > LONG
+
+    def _read(self, owner: int, groups: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        """A copy of what the groups say, the same one while they say the same."""
+        said = self._said.get(owner)
+        try:
+            if said is not None and groups == said:
+                return said
+        except RuntimeError:  # tensors of several numbers, which are neither equal nor not
+            pass
+        said = self._said[owner] = [dict(group) for group in groups]
+        for group in said:
             for name in ("lr", "weight_decay"):
                 if isinstance(group.get(name), Tensor):  # changed in place by schedules
                     group[name] = float(group[name])
-        where = owners.groups_of(owner)
-        kept = self._kept
-        kept.append(Passed(step, owner, new, start, groups, where.start, len(owners.param_groups)))
-        return len(kept) >= MOST or start - kept[0].start > LONG
+        return said
 
     def take(self) -> list[Passed]:
         """The steps that were kept, once."""

@@ -13,7 +13,10 @@ import sys
 import threading
 import weakref
 from collections.abc import Callable
+from types import FrameType
 from typing import Any, Protocol
+
+from equipoise.monitor.attach.script_end import left_with_code, script_frame
 
 PATIENCE = 5.0
 """Seconds that a process that is told to end waits for its runs to be closed."""
@@ -81,7 +84,7 @@ class Ending:
         error = sys.exc_info()[1]
         if error is not None and id(error) != self._handled:
             return status_of(error)
-        return self.how or "finished"
+        return self.how or ("crashed" if left_with_code(_script) else "finished")
 
     def over(self) -> None:
         """It was closed."""
@@ -107,10 +110,13 @@ class Ending:
 
 _open: list[Ending] = []
 _installed: set[int] = set()
+_script: FrameType | None = None
+"""The frame of the script that opened the first one."""
 
 
 def _install() -> None:
     """Listen for ends: once in a process."""
+    global _script
     if os.getpid() in _installed:
         return
     if multiprocessing.parent_process() is not None:  # forked ones do not come to atexit
@@ -123,6 +129,8 @@ def _install() -> None:
         shell = _notebook()
         if shell is not None:
             shell.events.register("post_run_cell", _cell_ended)
+        else:
+            _script = script_frame()
     _installed.add(os.getpid())
 
 

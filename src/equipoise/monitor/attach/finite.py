@@ -1,10 +1,11 @@
-"""Look for NaN and infinity between measured steps: one reduction over gradients or weights, never waited for."""
+"""Look for NaN and infinity between measured steps: one reduction over weights and momentum, never waited for."""
 
 # pyright: reportPrivateImportUsage=false
 # (torch exports its foreach functions under private names alone)
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import dataclass
 from typing import Any
@@ -15,10 +16,11 @@ from torch import Tensor
 
 from equipoise.finding import Finding
 from equipoise.monitor.attach.registry import Owners, groups_in
-from equipoise.monitor.measure.tensors import Watched, local
+from equipoise.monitor.measure.frame import Frame
+from equipoise.monitor.measure.tensors import local
 
-APART = 8
-"""Steps between two looks: at the gradients and at the weights in turn, so at each of them every 16th step."""
+APART = 16
+"""Steps between two looks."""
 
 NOT_FINITE = "not-finite"
 """The code of the finding."""
@@ -30,16 +32,14 @@ class Look:
 
     Attributes:
         step: at which.
-        what: "gradient" or "weights".
-        names: of the tensors.
-        largest: the largest number of each tensor, on the host once `ready`.
+        seen: of each tensor that was looked at, what it is ("weights", "momentum" or "gradient") and its name.
+        told: a number of each of them that is finite if the tensor is, on the host once `ready`.
         event: says when.
     """
 
     step: int
-    what: str
-    names: list[str]
-    largest: Tensor
+    seen: list[tuple[str, str]]
+    told: Tensor
     event: Any = None
 
     @property
@@ -51,6 +51,9 @@ class Look:
 class FiniteWatch:
     """Looks at the tensors of some optimizers every few steps.
 
+    A gradient that is not finite leaves a momentum that is not, for good, so that momentum tells of every step since
+    the last look. Gradients are looked at where there is no momentum.
+
     Args:
         owners: the optimizers.
     """
@@ -58,58 +61,55 @@ class FiniteWatch:
     def __init__(self, owners: Owners) -> None:
         self._owners = owners
         self._waiting: list[Look] = []
-        self._next, self._weights = 0, False
+        self._next = 0
 
     def due(self, step: int) -> bool:
         """Whether it is time for a look, or one has been answered."""
         return step >= self._next or (bool(self._waiting) and self._waiting[0].ready)
 
-    def look(self, step: int, tensors: list[Watched]) -> Finding | None:
+    def look(self, step: int, frame: Frame) -> Finding | None:
         """Begin a look if it is time for one, and say what those before it found.
 
         Args:
             step: that is about to be taken.
-            tensors: that are trained.
+            frame: the tensors that are trained.
         """
         if step >= self._next:
             self._next = step + APART
-            self._weights = not self._weights
-            self._begin(step, "weights" if self._weights else "gradient", tensors)
+            self._begin(step, frame, gradients=True)
         return self._answered(wait=False)
 
-    def last(self, step: int, tensors: list[Watched]) -> Finding | None:
-        """Look at the weights at the end of a run, and wait for the answer.
+    def last(self, step: int, frame: Frame) -> Finding | None:
+        """Look at weights and momentum at the end of a run, and wait for the answer.
 
         Args:
             step: the last one.
-            tensors: that were trained.
+            frame: the tensors that were trained.
         """
-        self._begin(step, "weights", tensors)
+        self._begin(step, frame, gradients=False)
         return self._answered(wait=True)
 
-    def _begin(self, step: int, what: str, tensors: list[Watched]) -> None:
-        """Take the largest number of each tensor, and start moving it off the device."""
-        skips = [_skips(one) for one in self._owners.each]
-        held: dict[torch.device, list[tuple[str, Tensor]]] = {}
-        for tensor in tensors:
-            x = tensor.p if what == "weights" else None if skips[tensor.owner] else tensor.p.grad
-            if x is None or x.is_sparse:
-                continue
-            here = local(x)
-            if here.numel():
-                held.setdefault(here.device, []).append((tensor.name, here))
-        for device, found in held.items():
-            with torch.no_grad():
-                norms = torch._foreach_norm([x for _, x in found], float("inf"))
-                alike = len({n.dtype for n in norms}) == 1
-                largest = torch.stack(norms if alike else [n.float() for n in norms])
-            event = None
+    @torch.no_grad()
+    def _begin(self, step: int, frame: Frame, gradients: bool) -> None:
+        """Reduce each tensor to a number that tells, and start moving it off the device."""
+        skips = [not gradients or _skips(one) for one in self._owners.each]
+        held: dict[torch.device, tuple[list[tuple[str, str]], list[Tensor]]] = {}
+        for tensor, w, m in zip(frame.tensors, frame.weights(), frame.momenta(), strict=True):
+            other = None if m is not None or skips[tensor.owner] else tensor.p.grad
+            g = None if other is None or other.is_sparse else local(other)
+            for what, x in (("weights", w), ("momentum", m), ("gradient", g)):
+                if x is not None and x.numel():
+                    seen, found = held.setdefault(x.device, ([], []))
+                    seen.append((what, tensor.name))
+                    found.append(x)
+        for device, (seen, found) in held.items():
+            told, event = _told(found), None
             if device.type == "cuda":
-                pinned = torch.empty(largest.shape, dtype=largest.dtype, pin_memory=True)
-                largest = pinned.copy_(largest, non_blocking=True)
+                pinned = torch.empty(told.shape, dtype=told.dtype, pin_memory=True)
+                told = pinned.copy_(told, non_blocking=True)
                 event = torch.cuda.Event()
                 event.record()
-            self._waiting.append(Look(step, what, [name for name, _ in found], largest, event))
+            self._waiting.append(Look(step, seen, told, event))
 
     def _answered(self, wait: bool) -> Finding | None:
         """What the looks that are answered have found, the first of it."""
@@ -117,12 +117,25 @@ class FiniteWatch:
             look = self._waiting.pop(0)
             if look.event is not None:
                 look.event.synchronize()
-            largest = look.largest.cpu()
-            exact = largest.dtype in (torch.float32, torch.float64)
-            bad = np.flatnonzero(~np.isfinite((largest if exact else largest.float()).numpy())).tolist()
-            if bad:
-                return not_finite(look.step, look.what, [look.names[i] for i in bad], len(look.names))
+            finite = np.isfinite(look.told.cpu().numpy())
+            if finite.all():
+                continue
+            bad = [one for one, fine in zip(look.seen, finite.tolist(), strict=True) if not fine]
+            what = next(w for w in ("weights", "momentum", "gradient") if any(w == one for one, _ in bad))
+            of_it = sum(w == what for w, _ in look.seen)
+            return not_finite(look.step, what, [name for w, name in bad if w == what], of_it)
         return None
+
+
+def _told(tensors: list[Tensor]) -> Tensor:
+    """A number of each tensor of one device that is finite if, and only if, all of its numbers are."""
+    if tensors[0].device.type != "cpu":
+        return torch.stack([n.float() for n in torch._foreach_norm(tensors, float("inf"))])
+    # A CPU takes a sum 50 times as fast as the largest number. Where it overflowed, each number is looked at.
+    sums = torch.stack([x.sum(dtype=torch.float64 if x.dtype == torch.float64 else torch.float32) for x in tensors])
+    for i in np.flatnonzero(~np.isfinite(sums.numpy())).tolist():
+        sums[i] = 0.0 if tensors[i].isfinite().all() else math.nan
+    return sums
 
 
 def _skips(optimizer: Any) -> bool:

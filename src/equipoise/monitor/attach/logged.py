@@ -22,7 +22,7 @@ MEASURED = {q.name for q in (*GLOBAL, *PER_TENSOR)}
 OWN = re.compile("|".join([*(re.escape(q.name) for q in GLOBAL), *(rf"{re.escape(q.name)}/\d+" for q in PER_GROUP)]))
 """Names of what is measured of the whole run, which would be there twice."""
 
-MOST = 256
+MOST = 4096
 """Steps that may wait for the thread that writes."""
 
 
@@ -69,6 +69,7 @@ class Logged:
     def __init__(self, writer: RunWriter | None, first: int = 0) -> None:
         self._writer, self._first = writer, first
         self._names: list[str] = []
+        self._allowed: set[str] = set()
         self._waiting: dict[int, dict[str, Any]] = {}
         self._changed = False
         self._newest: dict[str, tuple[int, float]] = {}
@@ -88,7 +89,10 @@ class Logged:
         kept: dict[str, Any] = {}
         for name, value in numbers.items():
             try:
-                kept[name] = _number(name, value)
+                if name not in self._allowed:
+                    _check_name(name, value)
+                    self._allowed.add(name)
+                kept[name] = value if type(value) is float else _number(name, value)
             except ValueError as error:
                 self._writer.refuse(error)
         if not kept:
@@ -153,16 +157,24 @@ class Logged:
         return out
 
 
+def _check_name(name: str, value: Any) -> None:
+    """Refuse names that have a meaning of their own.
+
+    Raises:
+        ValueError: it is one.
+    """
+    if name == "step":
+        raise ValueError(f"step = {value!r}: watch counts the steps itself; leave it out, or give it another name")
+    if OWN.fullmatch(name):
+        raise ValueError(f"{name}: is the name of something that watch measures; give it another, as loop_{name}")
+
+
 def _number(name: str, value: Any) -> float | _Away:
     """What is logged, as a number, or on its way to become one.
 
     Raises:
         ValueError: it is none.
     """
-    if name == "step":
-        raise ValueError(f"step = {value!r}: watch counts the steps itself; leave it out, or give it another name")
-    if OWN.fullmatch(name):
-        raise ValueError(f"{name}: is the name of something that watch measures; give it another, as loop_{name}")
     if isinstance(value, Tensor):
         if value.numel() != 1:
             raise ValueError(f"{name} has shape {tuple(value.shape)}: must be a number, or have one element")

@@ -157,6 +157,10 @@ def has_closure(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     return kwargs.get("closure") is not None or (len(args) > 1 and args[1] is not None)
 
 
-def cheap(optimizer: Any) -> bool:
-    """Whether lr can be read without waiting for a device."""
-    return not any(isinstance(g.get("lr"), Tensor) and g["lr"].device.type != "cpu" for g in groups_in(optimizer))
+def cheap(groups: list[dict[str, Any]]) -> bool:
+    """Whether the lr of groups can be read without waiting for a device."""
+    for group in groups:
+        lr = group.get("lr")
+        if isinstance(lr, Tensor) and lr.device.type != "cpu":
+            return False
+    return True

@@ -25,14 +25,14 @@ from equipoise.monitor.attach.registry import Owners, cheap, groups_in, has_clos
 from equipoise.monitor.attach.resume import earlier
 from equipoise.monitor.attach.review import Reviewing
 from equipoise.monitor.measure import quantities, singular_values
+from equipoise.monitor.measure.frame import Frame
 from equipoise.monitor.measure.measurer import Measuring, TogetherError
-from equipoise.monitor.measure.tensors import Watched
 from equipoise.monitor.runs.recorded import START
 from equipoise.monitor.sinks import Sink, sending
 from equipoise.monitor.store.schedule_changes import Knots
 from equipoise.monitor.store.schema import checked_path
 from equipoise.monitor.store.writer import RunWriter
-from equipoise.optim.dynamics_of import group_state
+from equipoise.optim.dynamics_of import GroupState, group_state
 from equipoise.planner.live import judge_optimizers
 from equipoise.planner.setting import told
 
@@ -329,9 +329,9 @@ class Watch:
         """Whether there is nothing to do of the steps before."""
         return not (self._measuring.busy or self._sending.busy or self._faults.late)
 
-    def _look(self, look: Callable[[int, list[Watched]], Finding | None], step: int) -> None:
+    def _look(self, look: Callable[[int, Frame], Finding | None], step: int) -> None:
         """Look for what is not finite, until something is found."""
-        found = look(step, self._measuring.frame.tensors)
+        found = look(step, self._measuring.frame)
         if found is not None:
             self._finite = None
             self._say([found], step)
@@ -345,7 +345,8 @@ class Watch:
         measuring, owners = self._measuring, self._owners
         due = self._new_step(start) if new else measuring.open is not None
         optimizer = owners.each[owner]
-        groups = [group_state(optimizer, g) for g in groups_in(optimizer)] if due or cheap(optimizer) else []
+        mine = groups_in(optimizer)
+        groups = [group_state(optimizer, g) for g in mine] if due or cheap(mine) else []
         first, total = owners.groups_of(owner).start, len(owners.param_groups)
         measuring.count(owner, groups, first, total)
         self._knots.take(self.step, first, groups, total)
@@ -359,11 +360,15 @@ class Watch:
         kept = self._backlog.take()
         if not kept:
             return
+        before: dict[int, tuple[Any, list[GroupState]]] = {}
         for passed in kept:
             if passed.new:
                 self._cadence.begins(passed.start)
-            optimizer = self._owners.each[passed.owner]
-            groups = [group_state(optimizer, g) for g in passed.groups or ()]
+            said, groups = before.get(passed.owner, (None, []))
+            if passed.groups is not said:
+                optimizer = self._owners.each[passed.owner]
+                groups = [group_state(optimizer, g) for g in passed.groups or ()]
+                before[passed.owner] = passed.groups, groups
             self._measuring.count(passed.owner, groups, passed.first, passed.total)
             self._knots.take(passed.step, passed.first, groups, passed.total)
         self._sending.go(self._logged)

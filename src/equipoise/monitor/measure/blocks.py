@@ -101,9 +101,12 @@ class Block:
             self._held[which] = room, places
         return self._held[which][0]
 
-    def _gather_mixed(self, tensors: list[Tensor | None], out: Tensor | None) -> Tensor:
+    def _gather_mixed(self, tensors: list[Tensor | None], full: bool, out: Tensor | None) -> Tensor:
         which = next((k for k, (room, _) in self._held.items() if room is out), 1)
         room, places = self.hold(which), self._held[which][1]
+        if full:
+            torch._foreach_copy_(places, [tensors[i] for i in self._indices])  # type: ignore[misc]
+            return room
         into, taken, absent = [], [], []
         for place, i in zip(places, self._indices, strict=True):
             x = tensors[i]
@@ -136,7 +139,7 @@ class Block:
                     flat = flat[piece.start : piece.stop]
                 return flat.view(self.rows, self.width)
         if self.mixed:
-            return self._gather_mixed(tensors, out)
+            return self._gather_mixed(tensors, full, out)
         out = self.empty() if out is None else out
         if full and self._stacked:
             torch.cat([tensors[i] for i in self._indices], out=out.view(self._stacked))  # type: ignore[arg-type,misc]

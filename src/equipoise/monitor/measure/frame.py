@@ -4,6 +4,9 @@ Before the step the weights are copied, block by block; after it the copy become
 tensor, which is moved off the device once.
 """
 
+# pyright: reportPrivateImportUsage=false
+# (torch exports its foreach functions under private names alone)
+
 from __future__ import annotations
 
 from collections.abc import Collection
@@ -71,6 +74,7 @@ class Frame:
         self.little = not self.sharded and sum(t.p.numel() * t.p.element_size() for t in self.tensors) <= LITTLE
         """Whether a copy of all weights is so little that it need not be given back."""
         self._room: Room | None = None
+        self._held: dict[int, list[Tensor]] = {}
         self._clear()
 
     def _needed(self, cautious: bool) -> list[str]:
@@ -149,12 +153,9 @@ class Frame:
             grads: whether the gradients are those of this step; with a closure they come only in it.
         """
         self._steps(owner, taken)
-        params = self._params()
+        params = self.weights()
         held = self._look_up(owner, self._sources[owner].grads(), momentum=True) if grads else None
-        # One block after the other, all that is measured of it: what is read again is still in the cache.
-        for cell in self._cells(owner):
-            w = cell.working(cell.block.gather(params, True, cell.make_copy(), copy=True))
-            self._measure_before(cell, w, held)
+        self._copy_and_measure(owner, params, held)
 
     def hold(self, owner: int) -> list[Tensor | None]:
         """Copy the weights of one optimizer that is about to step; gives its gradients. `held` may measure them later.
@@ -162,11 +163,10 @@ class Frame:
         Args:
             owner: number of the optimizer.
         """
-        if self._room is None:
-            self._room = self._new_room()
-        params = self._params()
-        for cell in self._room.cells(owner):
-            cell.block.gather(params, True, cell.make_copy(), copy=True)
+        span = self._span[owner]
+        if owner not in self._held:
+            self._held[owner] = [torch.empty_like(p) for p in self._plain[span]]
+        torch._foreach_copy_(self._held[owner], self._plain[span])
         return self._sources[owner].grads()
 
     def held(self, owner: int, taken: int, grads: list[Tensor | None]) -> None:
@@ -179,26 +179,31 @@ class Frame:
         """
         self._steps(owner, taken)
         found = self._look_up(owner, grads, momentum=False)
-        for cell in self._cells(owner):
-            self._measure_before(cell, cell.working(cell.copy), found)
+        weights: list[Tensor | None] = [None] * len(self.tensors)
+        weights[self._span[owner]] = self._held[owner]
+        self._copy_and_measure(owner, weights, found)
 
-    def _cells(self, owner: int) -> list[Cell]:
+    def _copy_and_measure(self, owner: int, weights: list[Tensor | None], held: Held | None) -> None:
+        """One block after the other, all that is measured of it: what is read again is still in the cache."""
         assert self._room is not None
-        return self._room.cells(owner)
+        for cell in self._room.cells(owner):
+            w = cell.working(cell.block.gather(weights, True, cell.make_copy(), copy=True))
+            cell.square("ww", w)
+            if held is not None:
+                self._measure_grad(cell, w, *held)
 
     def _steps(self, owner: int, taken: int) -> None:
         """Take note that an optimizer takes part in the step."""
         self.stepped[self._span[owner]] = True
         self.ages[self._span[owner]] = self._sources[owner].ages(taken)
 
-    def _measure_before(self, cell: Cell, w: Tensor, held: Held | None) -> None:
-        cell.square("ww", w)
-        if held is not None:
-            self._measure_grad(cell, w, *held)
-
-    def _params(self) -> list[Tensor | None]:
+    def weights(self) -> list[Tensor | None]:
         """The local part of each parameter."""
         return [t.local for t in self.tensors] if self.sharded else self._plain  # type: ignore[return-value]
+
+    def momenta(self) -> list[Tensor | None]:
+        """The local part of each tensor's momentum as it is now; None where there is none."""
+        return [m for source in self._sources for m in source.here()]
 
     def _look_up(self, owner: int, mine: list[Tensor | None], momentum: bool) -> Held:
         """Gradients and momentum of all tensors, as one optimizer has them."""
@@ -238,7 +243,7 @@ class Frame:
         """
         assert self._room is not None
         held = self._look_up(owner, self._sources[owner].grads(), momentum=False) if grads else None
-        params = self._params()
+        params = self.weights()
         for cell, start in zip(self._room.all, self._initial, strict=True):
             block = cell.block
             if block.owner != owner:
@@ -277,7 +282,7 @@ class Frame:
                 cell.drop_copy()
 
     def release(self) -> None:
-        """Give all memory back."""
+        """Give all memory back, but for what `hold` kept."""
         if self._room is not None:
             self._room.close()
         self._room = None

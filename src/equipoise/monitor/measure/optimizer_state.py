@@ -46,6 +46,14 @@ class Sources:
             for g, p in zip(found, self._params, strict=True)
         ]
 
+    def here(self) -> list[Tensor | None]:
+        """The part of each momentum that is on this process, as it lies; no other process takes part."""
+        self._look()
+        found: list[Tensor | None] = [None] * len(self._params)
+        for i, m in zip(self._at, self._held, strict=True):
+            found[i] = local(m)
+        return found
+
     def averages(self) -> list[Tensor | None]:
         """The momentum of each tensor before the step, None where there is none; `ages` looks for it."""
         found: list[Tensor | None] = [None] * len(self._params)

@@ -10,6 +10,7 @@ import numpy as np
 
 from equipoise.lab.experiments.base import Done, Experiment, Outcome
 from equipoise.lab.experiments.shared.checks import baseline, inside, learnt, on_validation, rotates
+from equipoise.lab.experiments.shared.noisy import NOISY, is_noisy, not_by_heart
 from equipoise.lab.experiments.shared.sweep import (
     Turning,
     best,
@@ -21,7 +22,17 @@ from equipoise.lab.experiments.shared.sweep import (
     stat,
     worse,
 )
-from equipoise.lab.experiments.shared.tasks import CIFAR, DIGITS, METRICS, TASKS, TEXT, WIKITEXT
+from equipoise.lab.experiments.shared.tasks import (
+    CIFAR,
+    DIGITS,
+    ENWIK8_BRIEF,
+    FASHION_BRIEF,
+    METRICS,
+    NEAR,
+    TASKS,
+    TEXT,
+    WIKITEXT,
+)  # fmt: skip
 from equipoise.lab.report.claims import Claim
 from equipoise.lab.statistics import Check
 from equipoise.lab.train.result import Result
@@ -43,6 +54,7 @@ class _Task:
 @dataclass(frozen=True)
 class _Size:
     tasks: tuple[_Task, ...]
+    settling: _Task | None
     at: tuple[float, ...]
     seeds: int
 
@@ -51,27 +63,39 @@ _DECAYS = {"vision": {"adamw": 10.0, "sgdm": 5e-3}, "text": {"adamw": 0.1, "sgdm
 _CHOSEN = {"vision": {"adamw": 3e-3, "sgdm": 0.1}, "text": {"adamw": 4e-3, "sgdm": 0.03}}
 """The best of the sweeps of each alone, at `small`."""
 
+_RATES = {"adamw": 1e-2, "sgdm": 0.1}
+_SETTLING = _Task(NOISY, {n: (lr,) for n, lr in _RATES.items()}, {"adamw": 1.0, "sgdm": 1e-2}, _RATES)
+"""Noisy labels at a constant lr, with so much decay that both settle well before the end."""
+
 SIZES = {
     "smoke": _Size((
         _Task(DIGITS.vary({"steps": 24, "model_options.width": 16}), {"adamw": (3e-3,), "sgdm": (0.1,)},
               _DECAYS["vision"], _CHOSEN["vision"]),
         _Task(TEXT.vary({"steps": 12, "warmup": 2, "data_options.size": 20_000, "data_options.length": 32}),
               {"adamw": (4e-3,), "sgdm": (0.03,)}, _DECAYS["text"], _CHOSEN["text"]),
-    ), (0.25, 0.5), 1),
+    ), _Task(NOISY.vary({"steps": 60, "data_options.samples": 4000}), _SETTLING.lrs, _SETTLING.decays, _RATES),
+       (0.25, 0.5), 1),
     "small": _Size((
         _Task(DIGITS.vary({"steps": 240}), {"adamw": (1e-3, 3e-3, 1e-2), "sgdm": (0.03, 0.1, 0.3)},
               _DECAYS["vision"], _CHOSEN["vision"]),
         _Task(TEXT.vary({"steps": 120}), {"adamw": (2e-3, 4e-3, 8e-3), "sgdm": (0.01, 0.03, 0.1, 0.3)},
               _DECAYS["text"], _CHOSEN["text"]),
-    ), (0.25, 0.5), 3),
+    ), None, (0.25, 0.5), 3),
+    "medium": _Size((
+        _Task(FASHION_BRIEF, {"adamw": (3e-3, 1e-2, 3e-2), "sgdm": (0.03, 0.1, 0.3)}, {"adamw": 0.1, "sgdm": 5e-4},
+              {"adamw": 1e-2, "sgdm": 0.1}),
+        _Task(ENWIK8_BRIEF, {"adamw": (5e-3, 1e-2, 2e-2), "sgdm": (0.03, 0.1, 0.3, 1.0)}, {"adamw": 0.1, "sgdm": 0.0},
+              {"adamw": 1e-2, "sgdm": 0.3}),
+    ), _SETTLING, (0.25, 0.5), 3),
     "full": _Size((
         _Task(CIFAR, {"adamw": (1e-2, 5e-2), "sgdm": (0.25, 0.5)}, {"adamw": 1e-2, "sgdm": 1e-4},
               {"adamw": 5e-2, "sgdm": 0.5}),
         _Task(WIKITEXT.vary({"optimizer_options": {}}), {"adamw": (1e-3, 5e-3), "sgdm": (0.1, 0.3, 1.0)},
               {"adamw": 0.5, "sgdm": 0.0}, {"adamw": 5e-3, "sgdm": 0.1}),
-    ), (0.1, 0.25, 0.5, 0.75), 5),
+    ), _SETTLING, (0.1, 0.25, 0.5, 0.75), 5),
 }  # fmt: skip
-"""For each task: the trial, lrs and decay of both alone, the lrs that a switch has; when to switch; seeds."""
+"""For each task: the trial, lrs and decay of both alone, the lrs that a switch has; the same where rotation settles;
+when to switch; seeds."""
 
 
 @final
@@ -93,7 +117,7 @@ class SwitchOver(Experiment):
         """Each alone over its learning rates; and both orders."""
         size = SIZES[preset]
         found = []
-        for task in size.tasks:
+        for task in (*size.tasks, *([size.settling] if size.settling else [])):
             steps = task.base.steps
             base = task.base.vary({"watch": {"every": max(2, steps // 60), "neurons": 0, "spectra": 0}})
             for name, lrs in task.lrs.items():
@@ -105,7 +129,8 @@ class SwitchOver(Experiment):
                 }
                 # The switch's own lr and decay are what its two parts would have by default.
                 own = base.vary({"optimizer": "switch", "lr": task.chosen[first], "weight_decay": task.decays[first]})
-                found += [own.vary({"optimizer_options": {**each, "at": round(x * steps)}}) for x in size.at]
+                at = size.at[:1] if task is size.settling else size.at
+                found += [own.vary({"optimizer_options": {**each, "at": round(x * steps)}}) for x in at]
         return seeds(found, size.seeds)
 
     def measure(self, result: Result, run: Run) -> dict[str, Any]:
@@ -117,7 +142,7 @@ class SwitchOver(Experiment):
         rows: list[dict[str, Any]] = []
         claims: list[Claim] = []
         curves: dict[str, Any] = {}
-        ended = [d for d in done if d.result.status != "failed"]
+        ended = [d for d in done if d.result.status != "failed" and not is_noisy(d.trial)]
         for (model,), own in by_setting(ended, ["model"]).items():
             task = TASKS[model]
             metric = METRICS[task]
@@ -139,7 +164,7 @@ class SwitchOver(Experiment):
             rows += [_row(task, order, at, members, alone) for (order, at), members in switched.items()]
             claims += _claims(task, own, alone, switched)
             curves[task] = (own, alone, switched)
-        return Outcome(rows, claims, {"tasks": curves})
+        return Outcome(rows, [*claims, *_settled([d for d in done if is_noisy(d.trial)])], {"tasks": curves})
 
     def draw(self, outcome: Outcome, figure: Any) -> None:
         """Results of both alone over lr, and of the switches; rotation over the steps."""
@@ -201,30 +226,40 @@ def _claims(
             found.append(inside(alone.get(name, []), sweep, ALONE[name]))
         return [*found, on_validation(own, METRICS[task])]
 
-    first_at = min((at for _, at in switched), default=None)
     for (order, at), members in switched.items():
         against, statement = ("adamw", "sgd-first") if order == "SGD, Adam" else ("sgdm", "adam-first")
         where = f"{task}, switched at {at}"
         claims.append(
             Claim(f"{statement}/{task}-{at}", "[notepad] 3.2", f"share by which {order} is worse than "
                                                                f"{ALONE[against]}: "
-                  f"{where}", 0.0, worse(members, alone.get(against, [])), "below", checks=checks(against))
+                  f"{where}", 0.0, worse(members, alone.get(against, [])), "below", checks=checks(against),
+                  least=NEAR[task])
         )  # fmt: skip
         other = switched.get(("Adam, SGD", at), [])
         if order == "SGD, Adam":
             claims.append(
                 Claim(f"adam-last/{task}-{at}", "hypothesis",
                       f"share by which SGD, Adam is worse than Adam, SGD: {where}", 0.0, worse(members, other), "below",
-                      checks=checks(*ALONE))
-            )  # fmt: skip
-        if task == "vision" and at == first_at:  # scale-invariant, and the longest time to forget in
-            second = members[0].trial.optimizer_options["second"]
-            same = [d for d in own if (d.trial.optimizer, d.trial.lr) == (second["optimizer"], second["lr"])]
-            claims.append(
-                Claim(f"second-decides/{order.replace(', ', '-')}", "theory",
-                      f"late rotation of {order} over {ALONE[ORDERS[order][1]]}'s alone: {where}", 1.0,
-                      by_seed(members, same, lambda x, y: Turning.of(x).mean / Turning.of(y).mean),
-                      tolerance=0.1,
-                      checks=[rotates(same, f"late rotation of {second['optimizer']} alone over theory's")])
+                      checks=checks(*ALONE), least=NEAR[task])
             )  # fmt: skip
     return claims
+
+
+def _settled(done: Sequence[Done]) -> list[Claim]:
+    """Late rotation after a switch over that of the second optimizer alone, where both settle at a constant lr."""
+    alone = by_setting([d for d in done if d.trial.optimizer in ALONE], ["optimizer"])
+    switched: dict[str, list[Done]] = {}
+    for d in done:
+        if d.trial.optimizer == "switch":
+            switched.setdefault(_order(d.trial), []).append(d)
+    found = []
+    for order, members in switched.items():
+        second = ORDERS[order][1]
+        same = alone.get((second,), [])
+        found.append(
+            Claim(f"second-decides/{order.replace(', ', '-')}", "theory",
+                  f"late rotation of {order} over {ALONE[second]}'s alone, noisy labels, constant lr", 1.0,
+                  by_seed(members, same, lambda x, y: Turning.of(x).mean / Turning.of(y).mean), tolerance=0.1,
+                  checks=[rotates(same, f"late rotation of {second} alone over theory's"), not_by_heart(same)])
+        )  # fmt: skip
+    return found

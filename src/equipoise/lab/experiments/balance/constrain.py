@@ -11,7 +11,17 @@ import numpy as np
 from equipoise.lab.experiments.base import Done, Experiment, Outcome
 from equipoise.lab.experiments.shared.checks import as_many, baseline, learnt, on_validation
 from equipoise.lab.experiments.shared.sweep import best, by_seed, by_setting, seeds, stat
-from equipoise.lab.experiments.shared.tasks import CIFAR, DIGITS, METRICS, NEAR, TASKS, TEXT, WIKITEXT
+from equipoise.lab.experiments.shared.tasks import (
+    CIFAR,
+    DIGITS,
+    ENWIK8_BRIEF,
+    FASHION_BRIEF,
+    METRICS,
+    NEAR,
+    TASKS,
+    TEXT,
+    WIKITEXT,
+)  # fmt: skip
 from equipoise.lab.report.claims import Claim, Stat
 from equipoise.lab.statistics import Check
 from equipoise.lab.train.result import Result
@@ -37,6 +47,8 @@ class _Case:
     base: Trial
     settings: dict[str, tuple[float, float]]
     factors: tuple[tuple[float, float], ...]
+    fair: bool = False
+    """The baseline is tried at the same factors."""
 
 
 @dataclass(frozen=True)
@@ -63,6 +75,13 @@ SIZES = {
         _Case(DIGITS, _ALL, ((1, 1), (1, 4))),
         _Case(TEXT.vary({"steps": 150}), _WORDS, ((1, 1), (1, 16), (10, 1))),
         _Case(_PAIRS, _WEAK, ((1, 1), (1, 256), (1, 2048), (10, 256))),
+    ), 3),
+    "medium": _Size((
+        _Case(FASHION_BRIEF, {"sgdm": (0.1, 5e-3), "adamw": (1e-2, 0.5), "lion": (1e-3, 5.0)},
+              ((1, 1), (1, 4), (2, 1)), True),
+        _Case(ENWIK8_BRIEF, {"adamw": (1e-2, 0.5)}, ((1, 1), (1, 4), (2, 1)), True),
+        _Case(_PAIRS.vary({"data_options.validation": 0.05, "steps": 400, "model_options.std": 0.15}), _WEAK,
+              ((1, 1), (1, 256), (1, 2048)), True),
     ), 3),
     "full": _Size((
         _Case(CIFAR, {"sgdm": (0.5, 1e-4), "adamw": (5e-2, 1e-2), "lion": (5e-4, 1.0)}, ((1, 1), (2, 1), (4, 1))),
@@ -92,12 +111,13 @@ class Constrain(Experiment):
     }
 
     def trials(self, preset: str) -> list[Trial]:
-        """Baselines, and variants at every factor."""
+        """Baselines, at every factor where that is asked for, and variants at every factor."""
         size, found = SIZES[preset], []
         for case in size.cases:
             for name, (lr, decay) in case.settings.items():
                 plain = case.base.vary({"optimizer": name, "lr": lr, "weight_decay": decay})
-                found.append(plain)
+                found += [plain.vary({"lr": lr * a, "weight_decay": decay * b})
+                          for a, b in (case.factors if case.fair else ((1, 1),))]  # fmt: skip
                 turned = plain.vary({"optimizer": f"rotational_{name}"})
                 if case.base.model in ("gpt", "seq2seq"):
                     turned = turned.vary({"model_options.gains": True, "optimizer_options.roles": UNROTATED})
@@ -113,18 +133,21 @@ class Constrain(Experiment):
         settings = by_setting(done, ("model", "optimizer", "lr", "weight_decay"))
         rows: list[dict[str, Any]] = []
         claims: list[Claim] = []
-        for (model, name, lr, decay), base in settings.items():
-            if name.startswith("rotational_"):
-                continue
+        for model, name in dict.fromkeys(k[:2] for k in settings if not k[1].startswith("rotational_")):
             task = TASKS[model]
+            plain = {k: v for k, v in settings.items() if k[:2] == (model, name)}
             sweep = {k: v for k, v in settings.items() if k[:2] == (model, f"rotational_{name}")}
-            top = best(sweep, METRICS[task], lowest=task == "text")
-            zero = sweep.get((model, f"rotational_{name}", lr, decay), [])
-            tuned = sweep[top] if top is not None else []
+            tops = [best(each, METRICS[task], lowest=task == "text") for each in (plain, sweep)]
+            if tops[0] is None:
+                continue
+            base = plain[tops[0]]
+            zero = sweep.get((model, f"rotational_{name}", *tops[0][2:]), [])
+            tuned = sweep[tops[1]] if tops[1] is not None else []
             rows.append(_row(task, name, base, zero, tuned))
-            tried = [as_many(1, len(sweep), of="the baseline")]
+            tried = [as_many(len(plain), len(sweep), of="the baseline")]
             if len(sweep) > 1:
-                tried.append(on_validation([d for v in sweep.values() for d in v], METRICS[task]))
+                every = [d for each in (plain, sweep) for v in each.values() for d in v]
+                tried.append(on_validation(every, METRICS[task]))
             claims += _claims(task, name, base, zero, tuned, tried)
         return Outcome(rows, claims)
 

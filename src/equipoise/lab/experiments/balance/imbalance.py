@@ -11,12 +11,16 @@ import numpy as np
 from equipoise.lab.experiments.base import Done, Experiment, Outcome
 from equipoise.lab.experiments.shared.checks import baseline, fair
 from equipoise.lab.experiments.shared.sweep import by_setting, gap, stat, tuned
+from equipoise.lab.experiments.shared.tasks import FASHION_BRIEF
 from equipoise.lab.report.claims import Claim, Stat
 from equipoise.lab.train.result import Result
 from equipoise.lab.train.trial import Trial
 from equipoise.monitor import Run
 
 PATHS = ("model_options.width", "optimizer_options.portion", "optimizer_options.factor")
+LEAST = 0.005
+"""What of an accuracy or a loss matters; ours: [kosson2024] has a figure."""
+
 METRICS = {"test_accuracy": "below", "test_loss": "above", "train_loss": "above"}
 """Each at the lr that is best for it, and on which side of the balanced network's imbalance should put it."""
 
@@ -27,7 +31,7 @@ HALF, SLOW = 0.5, 10.0
 @dataclass(frozen=True)
 class _Size:
     data: str
-    model: str
+    model: str | None
     width: int
     factors: tuple[float, ...]
     portions: tuple[float, ...]
@@ -40,13 +44,14 @@ class _Size:
 SIZES = {
     "smoke": _Size("digits", "resnet-8", 4, (1, 10), (0.5,), (0.1,), 0.3, 20, 2),
     "small": _Size("digits", "resnet-8", 4, (1, 2, 4, 10), (0.25, 0.5, 0.75), (0.03, 0.1, 0.3), 0.3, 120, 3),
+    "medium": _Size("fashion", None, 64, (1, 2, 10), (0.25, 0.75), (3e-3, 1e-2, 3e-2, 0.1), 0.3, 400, 3),
     "full": _Size(
         "fashion", "resnet-18", 64, (1, 1.5, 2, 3, 5, 10), (0.1, 0.25, 0.5, 0.75, 0.9),
         (0.0083, 0.025, 0.05, 0.1, 0.3, 0.9), 0.01, 70_000, 5,
     ),
 }  # fmt: skip
-"""Data, network, width of its first stage, how many times slower, portions, learning rates, weight decay, steps,
-seeds."""
+"""Data, ResNet (or the MLP of `medium`), width of its first stage, how many times slower, portions, learning rates,
+weight decay, steps, seeds."""
 
 
 @final
@@ -70,6 +75,9 @@ class Imbalance(Experiment):
             weight_decay=size.decay, steps=size.steps, batch_size=64, schedule="cosine", warmup=size.steps // 40,
             limit=None, watch={"every": max(4, size.steps // 20), "neurons": 0, "spectra": 0},
         )  # fmt: skip
+        if size.model is None:
+            own = {"data_options": FASHION_BRIEF.data_options, "model": "mlp", "model_options": {"depth": 3}}
+            base = base.vary(own)
         return [
             base.vary({
                 "model_options.width": width, "optimizer_options": {"portion": p, "factor": 1 / f}, "lr": lr,
@@ -143,7 +151,7 @@ def _claims(
             }
             claims.append(
                 Claim(f"costs/{metric}-{portion:g}-{f:g}", "[kosson2024] Fig. 12", what, 0.0, apart, relation,
-                      checks=fair(metric, "the balanced", arms))
+                      checks=fair(metric, "the balanced", arms), least=LEAST)
             )  # fmt: skip
     accuracy = best["test_accuracy"]
     slow, narrow = accuracy.get((wide, HALF, 1 / SLOW)), accuracy.get((wide // 2, HALF, 1.0))

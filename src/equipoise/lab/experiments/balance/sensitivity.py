@@ -10,7 +10,8 @@ import numpy as np
 
 from equipoise.lab.experiments.base import Done, Experiment, Outcome
 from equipoise.lab.experiments.shared.checks import baseline, learnt
-from equipoise.lab.experiments.shared.sweep import stat
+from equipoise.lab.experiments.shared.sweep import seeds, stat
+from equipoise.lab.experiments.shared.tasks import ENWIK8_BRIEF, FASHION_BRIEF
 from equipoise.lab.report.claims import Claim, Stat
 from equipoise.lab.train.result import Result
 from equipoise.lab.train.trial import Trial
@@ -19,10 +20,10 @@ from equipoise.monitor import Run
 DEFAULT: dict[str, Any] = {"track": 0.99, "center": True, "granularity": "neuron"}
 """[kosson2024]'s: centred, by neuron."""
 
-NEAR = {"resnet": 0.02, "gpt": 0.05}
+NEAR = {"resnet": 0.02, "mlp": 0.02, "gpt": 0.05}
 """What is taken as stable, relative: [kosson2024] gives no number."""
 
-METRICS = {"resnet": "test_accuracy", "gpt": "test_perplexity"}
+METRICS = {"resnet": "test_accuracy", "mlp": "test_accuracy", "gpt": "test_perplexity"}
 
 
 @dataclass(frozen=True)
@@ -37,12 +38,20 @@ class _Size:
     seeds: int
 
 
+TRACKS = (0.0, 0.9, 0.99, 0.999)
 SIZES = {
     "smoke": _Size("digits", "resnet-8", "tiny", 30_000, 32, (10, 6), (0.9, 0.99), 1),
-    "small": _Size("digits", "resnet-8", "tiny", 300_000, 64, (80, 100), (0.0, 0.9, 0.99, 0.999), 3),
+    "small": _Size("digits", "resnet-8", "tiny", 300_000, 64, (80, 100), TRACKS, 3),
     "full": _Size("fashion", "resnet-18", "124M", 10_000_000, 512, (70_000, 15_000), (0.0, 0.5, 0.9, 0.99, 0.999), 5),
 }
 """Data, networks, characters and tokens of a sample, steps of each, averaging factors, seeds."""
+
+
+MEDIUM: tuple[tuple[Trial, dict[str, Any]], ...] = (
+    (FASHION_BRIEF.vary({"optimizer": "rotational_sgdm", "lr": 0.1, "weight_decay": 5e-3}), {}),
+    (ENWIK8_BRIEF.vary({"optimizer": "rotational_adamw", "weight_decay": 0.5}), {"betas": (0.9, 0.95)}),
+)
+"""The trials of `medium`, and options besides the case's."""
 
 
 def cases(tracks: Sequence[float]) -> list[dict[str, Any]]:
@@ -69,6 +78,11 @@ class Sensitivity(Experiment):
 
     def trials(self, preset: str) -> list[Trial]:
         """Every case on both networks."""
+        if preset == "medium":
+            return seeds([
+                base.vary({"optimizer_options": {**case, **own}, "watch": {"every": 20, "neurons": 0, "spectra": 0}})
+                for base, own in MEDIUM for case in cases(TRACKS)
+            ], 3)  # fmt: skip
         size = SIZES[preset]
         watch = {"every": max(4, max(size.steps) // 50), "neurons": 0, "spectra": 0}
         resnet = Trial(
@@ -119,7 +133,9 @@ class Sensitivity(Experiment):
     def draw(self, outcome: Outcome, figure: Any) -> None:
         """A bar for each case."""
         axes = figure.subplots(1, 2, sharey=True)
-        for axis, (model, metric) in zip(axes, METRICS.items(), strict=True):
+        shown = [model for model in METRICS if any(row["model"] == model for row in outcome.rows)]
+        for axis, model in zip(axes, shown, strict=False):
+            metric = METRICS[model]
             own = [row for row in outcome.rows if row["model"] == model]
             stats: list[Stat] = [row["value"] for row in own]
             places = np.arange(len(own))

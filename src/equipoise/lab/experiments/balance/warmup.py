@@ -12,6 +12,7 @@ from equipoise._check import Array
 from equipoise.lab.experiments.base import Done, Experiment, Outcome
 from equipoise.lab.experiments.shared.checks import baseline, fair, learnt
 from equipoise.lab.experiments.shared.sweep import by_setting
+from equipoise.lab.experiments.shared.tasks import FASHION_BRIEF
 from equipoise.lab.experiments.shared.watched import curve, hidden, rms
 from equipoise.lab.report.claims import Claim, Stat
 from equipoise.lab.statistics import Check
@@ -33,21 +34,37 @@ FAILED = 0.1
 
 @dataclass(frozen=True)
 class _Size:
-    model: dict[str, Any]
+    base: Trial
     lrs: dict[str, tuple[float, ...]]
-    steps: int
     warmup: int
-    batch: int
     seeds: int
 
 
+LEAST = 0.005
+"""What of an accuracy matters; ours: [kosson2024] has figures."""
+
+_DIGITS = Trial(
+    data="digits", model="resnet", model_options={"size": "resnet-8"}, steps=56, batch_size=128, schedule="cosine",
+    limit=None,
+)  # fmt: skip
 SMALL = {"adamw": (0.03, 0.1, 0.3, 1.0), "sgdm": (0.5, 2.0, 8.0)}
 SIZES = {
-    "smoke": _Size({"size": "resnet-8", "width": 4}, {"adamw": (0.3,), "sgdm": (2.0,)}, 16, 4, 32, 1),
-    "small": _Size({"size": "resnet-8"}, SMALL, 56, 8, 128, 3),
-    "full": _Size({"size": "resnet-20"}, {n: (v[0] / 4, *v, v[-1] * 4) for n, v in SMALL.items()}, 2000, 200, 256, 5),
-}
-"""Model, learning rates, steps, steps of warmup, batch size, seeds."""
+    "smoke": _Size(
+        _DIGITS.vary({"model_options.width": 4, "steps": 16, "batch_size": 32}), {"adamw": (0.3,), "sgdm": (2.0,)}, 4, 1
+    ),
+    "small": _Size(_DIGITS, SMALL, 8, 3),
+    "medium": _Size(
+        FASHION_BRIEF.vary({
+            "model_options.depth": 4, "steps": 120, "batch_size": 256, "limit": None, "lr": 1e-3, "warmup": 0,
+        }),
+        {"adamw": (3e-3, 1e-2, 3e-2, 0.1, 0.3, 1.0), "sgdm": (0.03, 0.1, 0.5, 2.0, 8.0)}, 12, 3,
+    ),
+    "full": _Size(
+        _DIGITS.vary({"model_options.size": "resnet-20", "steps": 2000, "batch_size": 256}),
+        {n: (v[0] / 4, *v, v[-1] * 4) for n, v in SMALL.items()}, 200, 5,
+    ),
+}  # fmt: skip
+"""Trial, learning rates, steps of warmup, seeds."""
 
 
 @final
@@ -68,10 +85,7 @@ class Warmup(Experiment):
     def trials(self, preset: str) -> list[Trial]:
         """Baselines and their variants at every learning rate, with warmup and without; cosine to zero."""
         size = SIZES[preset]
-        base = Trial(
-            data="digits", model="resnet", model_options=size.model, steps=size.steps, batch_size=size.batch,
-            schedule="cosine", limit=None, watch={"every": max(2, size.steps // 100), "neurons": 0, "spectra": 0},
-        )  # fmt: skip
+        base = size.base.vary({"watch": {"every": max(2, size.base.steps // 100), "neurons": 0, "spectra": 0}})
         return [
             base.vary({"optimizer": name, "lr": lr, "weight_decay": DECAY[kind], "warmup": warmup, "seed": seed})
             for kind, variant in PAIRS.items() for lr in size.lrs[kind] for name in (kind, variant)
@@ -200,15 +214,15 @@ def _claims(kind: str, cases: Sequence[_Case]) -> list[Claim]:
     return [
         Claim(f"variant-better/{kind}-stable", "[kosson2024] Fig. 5 right",
               f"accuracy without warmup, {where} variant less {kind}, mean over lr", 0.0,
-              Stat.of([float(a.mean()) for a in ahead]), "above", checks=[learns]),
+              Stat.of([float(a.mean()) for a in ahead]), "above", checks=[learns], least=LEAST),
         Claim(f"variant-better/{kind}-best", "[kosson2024] Fig. 5 right",
               f"accuracy without warmup at its best lr, {where} variant less {kind}", 0.0, Stat.of(best), "above",
-              checks=tuned),
+              checks=tuned, least=LEAST),
         Claim(f"needed/{kind}-gain", "[kosson2024] section 3", f"accuracy that warmup gives {kind}, mean over lr", 0.0,
-              Stat.of(need[kind]), "above", checks=[learns]),
+              Stat.of(need[kind]), "above", checks=[learns], least=LEAST),
         Claim(f"needed/{kind}-less", "[kosson2024] section 3", f"what warmup gives {kind} less what it gives its "
                                                                f"variant", 0.0,
-              Stat.of(less), "above", checks=[learns]),
+              Stat.of(less), "above", checks=[learns], least=LEAST),
         Claim(f"fast/{kind}", "[kosson2024] section 3, Fig. 14",
               f"first rotation of {kind} over equilibrium's, no warmup, largest lr", 1.0, first[kind], "above"),
         Claim(f"fast/{kind}-variant", "[kosson2024] section 3", f"the same of {where} variant", 1.0, first[pair[1]],

@@ -10,7 +10,10 @@ from equipoise.lab.experiments.convex.regression import Convex, Size, sizes
 if TYPE_CHECKING:
     from torch import Tensor
 
-LRS = {"sgdm": (1.0, 3.0, 10.0, 30.0, 100.0), "adamw": (0.1, 0.3, 1.0, 3.0), "muon": (0.1, 0.3, 1.0, 3.0)}
+LRS = {"sgdm": (0.1, 0.3, 1.0, 3.0, 10.0), "adamw": (0.1, 0.3, 1.0, 3.0), "muon": (0.1, 0.3, 1.0)}
+MEDIUM = {"sgdm": (1.0, 3.0, 10.0, 30.0, 100.0), "adamw": (0.1, 0.3, 1.0, 3.0), "muon": (0.1, 0.3, 1.0, 3.0)}
+"""So that the best of what is compared is inside."""
+
 FLOORS = {"sgdm": (0.1, 1.0), "adamw": (0.03, 0.3), "muon": (0.1, 1.0)}
 
 
@@ -42,7 +45,7 @@ class LinearRegression(Convex):
         ),
     }
     data: ClassVar[str] = "regression"
-    sizes: ClassVar[Mapping[str, Size]] = sizes((0.1, 1.0), LRS, FLOORS)
+    sizes: ClassVar[Mapping[str, Size]] = sizes((0.1, 1.0), LRS, FLOORS, MEDIUM)
 
     @staticmethod
     def losses(X: Tensor, Y: Tensor) -> tuple[float, float]:

@@ -50,7 +50,7 @@ class LogisticRegression(Convex):
         ),
     }
     data: ClassVar[str] = "classification"
-    sizes: ClassVar[Mapping[str, Size]] = sizes((0.2, 0.5), LRS, FLOORS)
+    sizes: ClassVar[Mapping[str, Size]] = sizes((0.2, 0.5), LRS, FLOORS, LRS)
 
     @staticmethod
     def losses(X: Tensor, Y: Tensor) -> tuple[float, float]:

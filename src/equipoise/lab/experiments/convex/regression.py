@@ -78,16 +78,16 @@ class Size:
 
 
 def sizes(
-    noises: tuple[float, float], lrs: Mapping[str, Sequence[float]], floors: Mapping[str, tuple[float, float]]
+    noises: tuple[float, float], lrs: Mapping[str, Sequence[float]], floors: Mapping[str, tuple[float, float]],
+    medium: Mapping[str, Sequence[float]],
 ) -> dict[str, Size]:  # fmt: skip
-    """The presets, which the two regressions share but for noise and learning rates."""
+    """The presets, which the two regressions share but for noise and learning rates, those of `medium` apart."""
     one = {name: (own[1],) for name, own in lrs.items()}
-    usual = Size(1000, 20, 10, 50, 200, (1.0, 10.0, 100.0), noises, lrs, floors, 3)
     fine = {name: [lr * f for lr in own for f in (0.3, 1.0)] for name, own in lrs.items()}
     return {
         "smoke": Size(128, 6, 4, 16, 30, (1.0, 30.0), noises, one, floors, 1),
-        "small": usual,
-        "medium": usual,
+        "small": Size(1000, 20, 10, 50, 200, (1.0, 10.0, 100.0), noises, lrs, floors, 3),
+        "medium": Size(1000, 20, 10, 50, 200, (1.0, 10.0, 100.0), noises, medium, floors, 3),
         "full": Size(10_000, 200, 50, 100, 2000, (1.0, 10.0, 100.0, 1000.0), noises, fine, floors, 5),
     }
 

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from equipoise._check import Array
 from equipoise.lab.experiments.base import Done, Experiment, Outcome
+from equipoise.lab.experiments.shared.noisy import NOISY
 from equipoise.lab.report.claims import Claim, Stat
 from equipoise.lab.statistics import Check
 from equipoise.lab.train.result import Result
@@ -24,7 +25,7 @@ SOURCE = "[norm-note]"
 OPTIMIZERS = ("ngd", "adamw", "muon")
 OPTIONS: dict[str, dict[str, Any]] = {"muon": {"momentum": 0.95, "nesterov": False, "scale": "none"}}
 SYSTEMS = {"walk": "linear.weight", "mlp": "body.1.weight"}
-"""The tensor that is followed: in the system of [kosson2024] appendix J, in a batch-normalised network on digits."""
+"""The tensor that is followed: in the system of [kosson2024] appendix J, in a batch-normalised network."""
 
 GROWN = 2.0
 """Norm at equilibrium over the initial one."""
@@ -40,14 +41,17 @@ class _Size:
     steps: int
     rate: float
     seeds: int
+    noisy: bool = False
 
 
 SIZES = {
     "smoke": _Size(32, 400, 1e-2, 1),
     "small": _Size(128, 2400, 2.5e-3, 3),
-    "full": _Size(128, 40_000, 2e-4, 5),
+    "medium": _Size(128, 2400, 2.5e-3, 3, noisy=True),
+    "full": _Size(128, 40_000, 2e-4, 5, noisy=True),
 }
-"""Width of layers, steps, ηλ, seeds."""
+"""Width of layers, steps, ηλ, seeds, whether the network learns noisy labels instead of the digits, which it learns by
+heart."""
 
 
 @final
@@ -83,6 +87,8 @@ class Norms(Experiment):
                         base = base.vary({"model_options.gammas": "ones"})
                     else:
                         base = base.vary({"data": "digits", "model": "mlp", "model_options.width": size.width})
+                        if size.noisy:
+                            base = base.vary({"data": NOISY.data, "data_options": NOISY.data_options})
                     found += [base.vary({"seed": seed}) for seed in range(size.seeds)]
         return found
 

@@ -45,6 +45,7 @@ class _Size:
 SIZES = {
     "smoke": _Size("digits", 4, 60, 0.05, 2e-3, 1),
     "small": _Size("digits", 8, 1000, 0.05, 2e-3, 5),
+    "medium": _Size("fashion", 4, 1000, 0.05, 2e-3, 5),
     "full": _Size("fashion", 64, 40_000, 0.05, 5e-4, 5),
 }
 """Data, width of the first stage, steps, lr, weight decay, seeds."""

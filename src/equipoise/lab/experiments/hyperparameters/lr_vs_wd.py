@@ -14,7 +14,7 @@ from equipoise.lab.experiments.base import Done, Experiment, Outcome
 from equipoise.lab.experiments.shared.checks import baseline, inside, learnt
 from equipoise.lab.experiments.shared.noisy import NOISY, is_noisy, not_by_heart
 from equipoise.lab.experiments.shared.sweep import best, by_seed, by_setting, gap, seeds, stat
-from equipoise.lab.experiments.shared.tasks import CIFAR, DIGITS, TEXT, WIKITEXT
+from equipoise.lab.experiments.shared.tasks import CIFAR, DIGITS, ENWIK8_BRIEF, FASHION_BRIEF, TEXT, WIKITEXT
 from equipoise.lab.report.claims import Claim, Stat
 from equipoise.lab.statistics import Check
 from equipoise.lab.train.result import Result
@@ -63,6 +63,10 @@ SIZES = {
     "small": _Size({
         "vision": _Task(DIGITS, 1e-2, (1e-4, 1e-3, 1e-2, 1e-1, 1.0)),
         "text": _Task(TEXT, 1e-2, (3e-4, 3e-3, 3e-2, 3e-1)),
+    }, _Task(NOISY, 1e-2, (1e-3, 3e-3, 1e-2, 3e-2, 1e-1)), 3),
+    "medium": _Size({
+        "vision": _Task(FASHION_BRIEF, 1e-2, (1e-4, 1e-3, 3e-3, 1e-2, 3e-2, 1e-1, 1.0)),
+        "text": _Task(ENWIK8_BRIEF, 5e-3, (1e-3, 5e-3, 1e-2, 2e-2, 4e-2, 0.2)),
     }, _Task(NOISY, 1e-2, (1e-3, 3e-3, 1e-2, 3e-2, 1e-1)), 3),
     "full": _Size({
         "vision": _Task(CIFAR, 5e-4, (1e-4, 9e-4, 2.7e-3, 8.3e-3, 2.5e-2, 5e-2, 0.1, 0.3, 0.9)),

@@ -12,7 +12,7 @@ from equipoise._check import Array
 from equipoise.lab.experiments.base import Done, Experiment, Outcome
 from equipoise.lab.experiments.shared.checks import baseline, learnt
 from equipoise.lab.experiments.shared.sweep import by_seed, by_setting, seeds, stat
-from equipoise.lab.experiments.shared.tasks import CIFAR, TEXT, WIKITEXT
+from equipoise.lab.experiments.shared.tasks import CIFAR, CIFAR_MEDIUM, ENWIK8_BRIEF, TEXT, WIKITEXT
 from equipoise.lab.experiments.shared.watched import curve, hidden
 from equipoise.lab.report.claims import Claim, Stat
 from equipoise.lab.statistics import Check
@@ -55,6 +55,10 @@ SIZES = {
         _RESNET.vary({"steps": 10, "model_options.width": 4, "batch_size": 16}), 0.02, 0.02, 1,
     ),
     "small": _Size(_GPT, _RESNET, 0.02, 5e-3, 3),
+    "medium": _Size(
+        ENWIK8_BRIEF.vary({"model_options.width": 64}),
+        CIFAR_MEDIUM.vary({"steps": 300, "warmup": 15, "batch_size": 64}), 0.02, 5e-3, 3,
+    ),
     "full": _Size(WIKITEXT, CIFAR, 0.02, 2e-4, 5),
 }  # fmt: skip
 """Trials, lr, share of the weights that decay takes at the peak, seeds."""
@@ -127,7 +131,7 @@ class MuonVariants(Experiment):
         shades = ("k", "tab:blue", "tab:green", "tab:purple", "tab:gray", "tab:orange", "tab:red")
         colours: dict[str, str] = dict(zip(VARIANTS, shades, strict=True))
         for (model, name), seen in outcome.curves["seen"].items():
-            row = axes[int(model == "resnet")]
+            row = axes[int(model != "gpt")]
             middle = sorted(seen.norms)[len(seen.norms) // 2]
             for axis, measured, plain, what in (
                 (row[0], seen.norms, seen.plain_norms, "norm over the first"),

@@ -13,7 +13,7 @@ from equipoise._check import Array
 from equipoise.lab.experiments.base import Done, Experiment, Outcome
 from equipoise.lab.experiments.shared.checks import baseline, learnt
 from equipoise.lab.experiments.shared.sweep import by_seed, seeds, stat, tuned
-from equipoise.lab.experiments.shared.tasks import CIFAR, TEXT, WIKITEXT
+from equipoise.lab.experiments.shared.tasks import CIFAR, CIFAR_MEDIUM, ENWIK8_BRIEF, TEXT, WIKITEXT
 from equipoise.lab.experiments.shared.watched import curve, hidden
 from equipoise.lab.report.claims import Claim, Stat
 from equipoise.lab.train.result import Result
@@ -50,6 +50,11 @@ SIZES = {
         {"adamw": (3e-3,), "muon": (0.02,)}, 1,
     ),
     "small": _Size(_RESNET, _GPT, {"adamw": (3e-3, 1e-2), "muon": (0.02, 0.06)}, 3),
+    "medium": _Size(
+        CIFAR_MEDIUM.vary({"steps": 200, "warmup": 10, "batch_size": 64}),
+        ENWIK8_BRIEF.vary({"model_options.width": 64}),
+        {"adamw": (3e-3, 1e-2), "muon": (0.02, 0.06)}, 3,
+    ),
     "full": _Size(CIFAR, WIKITEXT, {"adamw": (3e-4, 1e-3, 3e-3), "muon": (0.007, 0.02, 0.06)}, 5),
 }  # fmt: skip
 """The two trials, learning rates, seeds."""

@@ -1,0 +1,286 @@
+"""Compiled steps: equal to the eager ones, compiled once, within their memory, and never needed."""
+
+import copy
+import logging
+import os
+import re
+import shutil
+import subprocess
+import sys
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+import torch._functorch.config
+import torch._inductor.config
+import torch._inductor.metrics
+from tests.optim.table import ALL, Row
+
+import equipoise as eq
+from equipoise.optim.engine import compiled, step_layout
+
+CXX = os.environ.get("CXX", "g++")
+pytestmark = pytest.mark.skipif(shutil.which(CXX) is None, reason=f"needs a C++ compiler: {CXX} is not installed")
+
+SHAPES = [(40, 30), (64, 48), (300, 257), (7,), (5, 3, 3, 3), (1, 9), (3, 1), (), (320, 400)]
+"""Above and below the size from which a parameter is stepped alone, and those that rows do not suit."""
+
+DISTINCT = [
+    row
+    for row in ALL
+    if row.name
+    in (
+        "SGDM nesterov L2", "RMSProp", "AdamW", "Adam zero_init=False bias_correction=True nested=True",
+        "AdamW cautious", "SignSGDM", "Lion", "NormalizedGD", "NormalizedGD neuron",
+        "RotationalSGDM", "RotationalAdamW",
+        "RotationalAdamW centred", "RotationalAdamW tensor", "RotationalAdamW paper", "RotationalAdamL2",
+        "RotationalLion", "RotationalSignSGDM", "HyperballAdamW", "AdamCPR",
+    )
+]  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def _quiet(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
+    """A compiler of its own: what other tests compiled must not be counted here."""
+    caplog.set_level(logging.WARNING, logger="equipoise")
+    with warnings.catch_warnings():
+        # torch imports setuptools' old modules while it compiles.
+        warnings.filterwarnings("ignore", category=DeprecationWarning)
+        yield
+
+
+def parameters(
+    shapes: list[tuple[int, ...]] = SHAPES, dtype: torch.dtype = torch.float32, seed: int = 0
+) -> list[torch.nn.Parameter]:
+    generator = torch.Generator().manual_seed(seed)
+    return [torch.nn.Parameter((torch.randn(s, generator=generator) * 0.5).to(dtype)) for s in shapes]
+
+
+def run(optimizer: torch.optim.Optimizer, params: list[torch.nn.Parameter], steps: range = range(6)) -> None:
+    for t in steps:
+        generator = torch.Generator().manual_seed(100 + t)
+        for p in params:
+            p.grad = torch.randn(p.shape, generator=generator).to(p.dtype)
+        optimizer.step()
+
+
+def assert_alike(a: torch.optim.Optimizer, b: torch.optim.Optimizer, rtol: float) -> None:
+    """Weights and states, relative to the largest element of each tensor."""
+    for p, q in zip(a.param_groups[0]["params"], b.param_groups[0]["params"], strict=True):
+        torch.testing.assert_close(p, q, rtol=0, atol=rtol * float(p.detach().abs().max()))
+        assert a.state[p].keys() == b.state[q].keys()
+        for name, x in a.state[p].items():
+            bound = rtol * float(x.abs().max()) if torch.isfinite(x).all() else 0.0
+            torch.testing.assert_close(x, b.state[q][name], rtol=0, atol=bound, msg=lambda m, n=name: f"{n}: {m}")
+
+
+@pytest.mark.parametrize("row", DISTINCT, ids=str)
+def test_is_the_eager_step(row: Row) -> None:
+    plain, fast_ = parameters(), parameters()
+    eager, other = row.build(plain, compile=False), row.build(fast_, compile=True)
+    run(eager, plain)
+    run(other, fast_)
+    assert_alike(eager, other, rtol=4e-6)
+
+
+def test_every_class_is_in_the_table() -> None:
+    assert {row.make for row in DISTINCT} >= {row.make for row in ALL} - {eq.Adam}
+
+
+def test_float64_and_low_precision_are_the_eager_step_too() -> None:
+    for dtype, rtol in ((torch.float64, 1e-14), (torch.bfloat16, 8e-3)):  # the latter: a weight rounded the other way
+        plain, other = parameters(dtype=dtype), parameters(dtype=dtype)
+        a = eq.AdamW(plain, lr=0.01, compile=False)
+        b = eq.AdamW(other, lr=0.01, compile=True)
+        run(a, plain)
+        run(b, other)
+        assert_alike(a, b, rtol)
+        for p, q in zip(plain, other, strict=True):
+            if dtype == torch.bfloat16:
+                torch.testing.assert_close(a.state[p]["master"], b.state[q]["master"], rtol=1e-5, atol=1e-6)
+
+
+def test_channels_last_and_strange_strides_are_the_eager_step() -> None:
+    def odd() -> list[torch.nn.Parameter]:
+        generator = torch.Generator().manual_seed(0)
+        conv = torch.randn(64, 32, 6, 6, generator=generator).to(memory_format=torch.channels_last)
+        turned = torch.randn(300, 400, generator=generator).t()
+        return [torch.nn.Parameter(conv), torch.nn.Parameter(turned)]
+
+    plain, other = odd(), odd()
+    a, b = eq.RotationalAdamW(plain, lr=0.01, compile=False), eq.RotationalAdamW(other, lr=0.01, compile=True)
+    run(a, plain)
+    run(b, other)
+    assert_alike(a, b, rtol=4e-6)
+
+
+def test_one_compilation_for_a_thousand_scheduled_steps_and_a_resume() -> None:
+    params = parameters([(64, 48), (33, 70), (300, 257), (320, 400)])
+    optimizer = eq.RotationalAdamW(params, lr=0.01, weight_decay=0.1, compile=True)
+    lr = eq.schedules.warmup_cosine(1000, peak=0.01, warmup=100)
+    schedule = eq.schedules.Scheduler(optimizer, lr=lr, weight_decay=eq.schedules.linear(1000, peak=0.1, final=0.2))
+    torch.compiler.reset()
+    compiled._kernels.clear()
+    for t in range(1000):
+        for p in params:
+            p.grad = torch.ones_like(p) if t % 2 else torch.full_like(p, -0.5)
+        optimizer.step()
+        schedule.step()
+        if t == 500:
+            optimizer.load_state_dict(copy.deepcopy(optimizer.state_dict()))
+    assert len(compiled._kernels) == 1
+    assert all(torch.isfinite(p).all() for p in params)
+
+
+def test_a_row_is_read_once() -> None:
+    """All loops of the rotational kernel run inside one loop over rows, as the compiler's own count says."""
+    torch.compiler.reset()
+    compiled._kernels.clear()
+    torch._inductor.metrics.reset()
+    with (
+        torch._inductor.config.patch(fx_graph_cache=False),
+        torch._functorch.config.patch(enable_autograd_cache=False),
+    ):
+        for center, loops in ((False, 3), (True, 4)):
+            params = parameters([(320, 400)])
+            run(eq.RotationalAdamW(params, lr=0.01, center=center, compile=True), params, range(1))
+            fused = torch._inductor.metrics.cpp_outer_loop_fused_inner_counts
+            assert [count.inner_kernel_number for count in fused] == [loops]
+            torch._inductor.metrics.reset()
+
+
+@pytest.mark.parametrize("make", [eq.AdamW, eq.Lion, eq.RotationalAdamW, eq.HyperballAdamW])
+def test_a_step_makes_no_temporary_as_large_as_a_tensor(make: Any) -> None:
+    """The largest sum of live allocations within a step, from torch's profiler."""
+    params = parameters([(512, 640), (640, 512)])
+    optimizer = make(params, lr=0.01, weight_decay=0.1, compile=True)
+    run(optimizer, params, range(2))
+    with torch.profiler.profile(profile_memory=True) as profile:
+        optimizer.step()
+    live = most = 0
+    for event in profile.profiler.kineto_results.events():  # type: ignore[union-attr]
+        if event.name() == "[memory]":
+            live += event.nbytes()  # type: ignore[attr-defined]
+            most = max(most, live)
+    assert most < 4 * 512 * 640
+
+
+def test_resume_from_packed_states_is_bit_identical() -> None:
+    through, first = parameters(), parameters()
+    run(eq.RotationalAdamW(through, lr=0.01, compile=True), through)
+    optimizer = eq.RotationalAdamW(first, lr=0.01, compile=True)
+    run(optimizer, first, range(3))
+    saved = copy.deepcopy(optimizer.state_dict())
+    later = [torch.nn.Parameter(p.detach().clone()) for p in first]
+    second = eq.RotationalAdamW(later, lr=0.01, compile=True)
+    second.load_state_dict(saved)
+    run(second, later, range(3, 6))
+    for p, q in zip(through, later, strict=True):
+        torch.testing.assert_close(p, q, rtol=0, atol=0)
+
+
+def test_parameters_that_come_and_go_are_the_eager_step() -> None:
+    """Packs are made anew when gradients are missing, so that steps differ between parameters."""
+    plain, other = parameters(), parameters()
+    optimizers = [eq.RotationalAdamW(ps, lr=0.01, compile=c) for ps, c in ((plain, False), (other, True))]
+    for optimizer, params in zip(optimizers, (plain, other), strict=True):
+        for t in range(8):
+            generator = torch.Generator().manual_seed(t)
+            for i, p in enumerate(params):
+                g = torch.randn(p.shape, generator=generator)
+                p.grad = None if (t + i) % 4 == 0 else g
+            optimizer.step()
+    assert_alike(optimizers[0], optimizers[1], rtol=4e-6)
+
+
+def test_zero_rows_grow_and_infinite_gradients_do_no_harm() -> None:
+    results = []
+    for compile_ in (False, True):
+        params = parameters([(320, 400), (40, 30)])
+        with torch.no_grad():
+            params[0][3] = params[1][5] = 0.0
+        optimizer = eq.RotationalAdamW(params, lr=0.05, weight_decay=0.1, compile=compile_)
+        run(optimizer, params, range(4))
+        for p in params:
+            assert p.grad is not None
+            p.grad[0] = float("inf")
+        optimizer.step()
+        results.append(optimizer)
+    for p, q in zip(*(o.param_groups[0]["params"] for o in results), strict=True):
+        torch.testing.assert_close(p, q, rtol=1e-5, atol=1e-6)
+        assert torch.isfinite(q[1:]).all()
+        assert (q[3].norm() > 0).item()
+
+
+def test_lr_zero_moves_nothing() -> None:
+    params = parameters()
+    start = [p.detach().clone() for p in params]
+    optimizer = eq.RotationalAdamW(params, lr=0.0, weight_decay=0.1, compile=True)
+    run(optimizer, params)
+    for p, w in zip(params, start, strict=True):
+        torch.testing.assert_close(p.detach(), w, rtol=0, atol=0)
+
+
+def test_large_groups_are_compiled_by_themselves_after_some_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    group = {"params": parameters([(4, 4)]), "compile": None}
+    assert not step_layout.wanted(group, 1000)
+    monkeypatch.setattr(step_layout, "AUTO_WEIGHTS", 16)
+    assert step_layout.wanted(group, step_layout.AUTO_STEP)
+    assert not step_layout.wanted(group, step_layout.AUTO_STEP - 1)
+    assert not step_layout.wanted(group | {"compile": False}, step_layout.AUTO_STEP)
+
+
+def test_says_that_it_compiles(caplog: pytest.LogCaptureFixture) -> None:
+    compiled._kernels.clear()
+    params = parameters([(320, 400)])
+    run(eq.AdamW(params, compile=True), params, range(2))
+    said = [r.getMessage() for r in caplog.records if r.name == "equipoise"]
+    assert len(said) == 2
+    assert said[0].startswith("compiling the step of Adam × Decay: once")
+    assert re.fullmatch(r"compiled in \d+\.\d s", said[1])
+
+
+SCRIPT = """
+import logging, torch, equipoise as eq
+w = torch.nn.Parameter(torch.ones(40, 30))
+for compile in (True, True, None):
+    optimizer = eq.AdamW([w], lr=0.1, compile=compile)
+    w.grad = torch.ones_like(w)
+    optimizer.step()
+print(float(w[0, 0]))
+"""
+
+
+def test_without_a_compiler_says_so_once_and_steps(tmp_path: Any) -> None:
+    environment = os.environ | {"CXX": "no-such-compiler", "TORCHINDUCTOR_CACHE_DIR": str(tmp_path)}
+    done = subprocess.run(
+        [sys.executable, "-c", SCRIPT], capture_output=True, text=True, env=environment, timeout=300, check=True
+    )
+    assert float(done.stdout) < 0.75
+    warned = [line for line in done.stderr.splitlines() if "RuntimeWarning" in line]
+    assert len(warned) == 1
+    assert "runs as foreach" in warned[0]
+    assert "no C++ compiler was found" in warned[0]
+
+
+def test_works_in_a_compiled_training_step() -> None:
+    nets = [torch.nn.Linear(30, 40) for _ in range(2)]
+    nets[1].load_state_dict(nets[0].state_dict())
+    optimizers = [eq.RotationalAdamW(n.parameters(), lr=0.01, compile=n is nets[0]) for n in nets]
+
+    def train(net: torch.nn.Module, optimizer: torch.optim.Optimizer, x: torch.Tensor) -> None:
+        optimizer.zero_grad()
+        net(x).square().mean().backward()
+        optimizer.step()
+
+    step = torch.compile(train, backend="eager")
+    for t in range(4):
+        x = torch.randn(8, 30, generator=torch.Generator().manual_seed(t))
+        with torch._dynamo.config.patch(error_on_recompile=t > 1):
+            step(nets[0], optimizers[0], x)
+        train(nets[1], optimizers[1], x)
+    for p, q in zip(nets[0].parameters(), nets[1].parameters(), strict=True):
+        torch.testing.assert_close(p, q, rtol=1e-5, atol=1e-7)
+    assert any(k for k in compiled._kernels.values())
