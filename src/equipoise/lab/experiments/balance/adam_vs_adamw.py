@@ -174,7 +174,8 @@ def _claims(
         Claim("uneven/layers", SOURCE, "ln of the spread of rotation over layers, Adam + L2 over AdamW", 0.0,
               ratio("over_layers"), "above", checks=turns),
         Claim("uneven/neurons", "[kosson2024] appendix I",
-              "ln of the spread of rotation over neurons, Adam + L2 over AdamW", 0.0, ratio("over_neurons"), "above", checks=turns),
+              "ln of the spread of rotation over neurons, Adam + L2 over AdamW", 0.0,
+              ratio("over_neurons"), "above", checks=turns),
         Claim("gap", f"{SOURCE}: {GAP}", "accuracy of AdamW less Adam + L2's", 0.0, gap(adamw, l2, METRIC), "above",
               checks=tuned, least=GAP / 2),
     ]  # fmt: skip
