@@ -1,4 +1,4 @@
-"""What an extra of this package brings is imported where it is used; where it is missing, the error says what to do."""
+"""Import optional libraries where they are used. If one is missing, the error says which extra to install."""
 
 from __future__ import annotations
 

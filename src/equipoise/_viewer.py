@@ -1,4 +1,4 @@
-"""How a plan or a run is shown: the package says which viewer there is, so that neither knows the board."""
+"""The registered viewer of plans and runs, so that `planner` and `monitor` need not import the board."""
 
 from __future__ import annotations
 

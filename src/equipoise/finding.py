@@ -1,4 +1,4 @@
-"""One thing that a person should know, with its evidence: the type that plan's warnings and watch's diagnoses share."""
+"""`Finding`: one thing to know about a plan or a run, with its evidence. Plans and runs share this type."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 SEVERITIES = ("error", "warning", "info")
-"""How bad: the run cannot work, the run is likely worse than it could be, or merely good to know."""
+"""The run cannot work; it is likely worse than it could be; or it is a fact that is good to know."""
 
 
 @dataclass(frozen=True)
@@ -18,9 +18,9 @@ class Finding:
         severity: one of `SEVERITIES`.
         where: the group, tensor or step that it is about.
         evidence: what was computed or measured.
-        expected: what would be usual.
+        expected: the usual value.
         advice: what to do.
-        source: where the expectation is from.
+        source: where the expectation comes from.
     """
 
     code: str

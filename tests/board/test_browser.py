@@ -186,12 +186,12 @@ def test_a_heatmap_says_what_layers_are_held_against(seen: Any, file: str, runs:
     s = seen()
     page = s.open(file)
     title = page.locator("[data-heat-title]").first
-    assert title.inner_text() == "Which layer is off: rotation over its forecast"
+    assert title.inner_text() == "Which layer is off: rotation relative to its forecast"
     page.locator("[data-state=against]").select_option("layers")
-    assert title.inner_text() == "Which layer is off: rotation over the median layer"
+    assert title.inner_text() == "Which layer is off: rotation relative to the median layer"
     one = example_runs.made(tmp_path / "unknown", ["a.weight", "b.weight", "c.weight"], rows=40)
     page = s.open(report([one], tmp_path / "unknown.html").as_uri())
-    assert title.inner_text() == "Which layer is off: rotation over the median layer"
+    assert title.inner_text() == "Which layer is off: rotation relative to the median layer"
     assert not page.locator("[data-state=against]").is_visible()
     image = page.evaluate("Array.from(EQ.model('run-heat-image').data.image[0])")
     rows = [np.array(image).reshape(3, -1)[i] for i in range(3)]
@@ -204,7 +204,7 @@ def test_a_heatmap_says_what_layers_are_held_against(seen: Any, file: str, runs:
     page = s.open(report([runs / "good", one], tmp_path / "mixed.html").as_uri())
     page.locator("[data-state=layout]").select_option("side")
     said = page.locator("#compare [data-heat-title]").all_inner_texts()
-    assert said == ["Rotation of each layer over the median layer"] * 2, "one of them has no forecast"
+    assert said == ["Rotation of each layer relative to the median layer"] * 2, "one of them has no forecast"
     assert not page.locator("#compare [data-state=against]").is_visible()
 
 

@@ -202,7 +202,7 @@ def test_the_words_of_a_run_page(page: dict[str, dict[str, Any]]) -> None:
     assert re.match(rf"Finished after 400 steps in .*, loss {MEAN:.4g} \(mean of the last 5 %\)\.$", said["sentence"])
     expected = {
         "optimizer": "SignSGDM", "peak lr": "0.02", "peak weight decay": "0.5, 0",
-        "measured": f"{len(MEASURED)} of 400 steps, to step {MEASURED[-1]}",
+        "measured": f"{len(MEASURED)} of 400 steps, up to step {MEASURED[-1]}",
         "loss, mean of the last 5 %": f"{MEAN:.4g}", "loss, last": f"{LAST:.4g}",
         "best val_loss": f"{BEST:.4g} at step {BEST_STEP}", "tensors": "3, 2 of them matrices",
     }  # fmt: skip
@@ -228,7 +228,7 @@ def test_equal_runs_compare_as_equal(both: dict[str, dict[str, Any]]) -> None:
     for shown in values["batches remembered"]:
         assert number(shown) == pytest.approx(known_run.effective_steps(STEPS), rel=5e-3)
     few = said["runs"][1]["tally"]
-    assert "Nothing odd" not in few, "7 measured steps say nothing"
+    assert "No problems" not in few, "7 measured steps say nothing"
 
 
 def test_the_list(root: Path) -> None:
@@ -254,7 +254,7 @@ def test_the_terminal_table(root: Path) -> None:
     lines = terminal(str(root / "a"), "--layers", "*", "--top", "9")
     text = "\n".join(lines)
     assert "step 400  " in lines[0] or lines[0].rstrip().endswith("step 399")
-    assert f"{len(MEASURED)} of 400 steps measured, to step {MEASURED[-1]}" in lines[0]
+    assert f"{len(MEASURED)} of 400 steps measured, up to step {MEASURED[-1]}" in lines[0]
     assert f"loss {MEAN:.4g} (mean of the last 5 %), last {LAST:.4g} at step 400" in text
     assert f"best val_loss {BEST:.4g} at step {BEST_STEP}" in text
     assert "lr 0.002 (peak 0.02) · weight decay 0 to 0.5" in text

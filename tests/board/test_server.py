@@ -328,7 +328,7 @@ def test_what_cannot_be_served_is_said(tmp_path: Path, url: str) -> None:
     taken = command("board", str(tmp_path), "--port", url.rpartition(":")[2])
     out, _ = taken.communicate(timeout=60)
     assert taken.returncode == 2
-    assert "give another --port" in out
+    assert "choose another --port" in out
 
 
 def test_a_browser_that_leaves_early_is_no_news(caplog: pytest.LogCaptureFixture) -> None:

@@ -95,7 +95,7 @@ def test_a_page_keeps_what_was_written_by_hand(tmp_path: Path) -> None:
 def test_what_is_wrong_is_one_line(tmp_path: Path) -> None:
     for arguments, message in (
         (("run", "nonsense"), f"experiment = 'nonsense': must be one of {', '.join(catalogue())}"),
-        (("run", "norms", "--preset", "huge"), "preset = 'huge': must be one of full, small, smoke"),
+        (("run", "norms", "--preset", "huge"), "preset = 'huge': must be one of full, medium, small, smoke"),
         (("run", "none.py"), "experiment = 'none.py': must be a file that exists"),
     ):
         done = run(*arguments, cwd=tmp_path)

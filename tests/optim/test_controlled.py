@@ -170,7 +170,7 @@ def test_zero_rows_grow_to_their_equilibrium_and_then_rotate() -> None:
 
 def test_rotation_without_decay_is_refused() -> None:
     with pytest.raises(
-        ValueError, match="weight_decay = 0: must be > 0, as the rotation comes from lr and weight decay"
+        ValueError, match="weight_decay = 0: must be > 0, because the rotation comes from lr and weight decay"
     ):
         optim.RotationalAdamW([matrix()], weight_decay=0.0)
     optim.RotationalAdamW([{"params": [matrix()], "rotate": False}], weight_decay=0.0)

@@ -96,7 +96,7 @@ def test_steps_that_are_none_are_refused(t: object) -> None:
 
 
 def test_values_needs_a_length() -> None:
-    with pytest.raises(ValueError, match=r"steps = None: must be a whole number ≥ 1, as constant\(\) has no end"):
+    with pytest.raises(ValueError, match=r"steps = None: must be a whole number ≥ 1, because constant\(\) has no end"):
         sch.constant().values()
     with pytest.raises(ValueError, match="steps = 0: must be a whole number ≥ 1"):
         sch.linear(3).values(0)

@@ -70,8 +70,11 @@ def test_extras_reach_the_curve() -> None:
         ({"name": "cos", "steps": 9}, r"name = 'cos': must be one of constant, cosine, cosine_restarts, .*, wsd$"),
         ({"name": "cosine", "steps": 0}, "steps = 0: must be a whole number ≥ 1"),
         ({"name": "cosine", "steps": 9, "warmup": 9}, "warmup = 9: must be < steps = 9"),
-        ({"name": "cosine", "steps": 9, "power": 2}, "power = 2: must be left out, as 'cosine' takes nothing more"),
-        ({"name": "wsd", "steps": 9, "power": 2}, "power = 2: must be left out, as 'wsd' takes only decay, tail"),
+        (
+            {"name": "cosine", "steps": 9, "power": 2},
+            "power = 2: must be left out, because 'cosine' takes nothing more",
+        ),
+        ({"name": "wsd", "steps": 9, "power": 2}, "power = 2: must be left out, because 'wsd' takes only decay, tail"),
         ({"name": "equal_memory", "steps": 9}, "weight_decay = None: must be given for 'equal_memory'"),
         ({"name": "cosine_restarts", "steps": 9}, "period = None: must be given for 'cosine_restarts'"),
         ({"name": "exponential", "steps": 9}, "final = 0.0: must be a finite number > 0"),

@@ -1,8 +1,8 @@
-"""Runs and plans as pages to look at: one HTML file that needs nothing else, or a live page in the browser.
+"""Runs and plans as pages: one self-contained HTML file, or a live page in the browser.
 
 - `report` writes runs, `write_plan` a plan, as one file.
 - `serve` shows the runs of a directory while they are written.
-- `show` is what `Plan.show` and `Run.show` do.
+- `show` implements `Plan.show` and `Run.show`.
 """
 
 from equipoise.board.files import plan_html, report, report_html, show, write_plan

@@ -23,7 +23,7 @@ FRAME = 860
 
 
 def report(runs: Sequence[str | os.PathLike[str]], path: str | os.PathLike[str] = "report.html") -> Path:
-    """Write one HTML file that shows runs, alone or compared, and needs nothing else to be looked at.
+    """Write runs, one or several compared, as one self-contained HTML file.
 
     Args:
         runs: directories of runs.
@@ -42,7 +42,7 @@ def report_html(runs: Sequence[str | os.PathLike[str]]) -> str:
 
 
 def plan_html(plan: Plan) -> str:
-    """A plan as a page whose lr and weight decay can be turned."""
+    """A plan as a page with sliders for lr and weight decay."""
     section = plan_section(grid_sources(plan), finetune=bool(plan.setting.finetune))
     return page.html(f"{title_of(plan.setting)} · equipoise", [section])
 
@@ -60,7 +60,7 @@ def write_plan(plan: Plan, path: str | os.PathLike[str] = "plan.html") -> Path:
 
 
 def show(thing: Plan | Run, *, height: int = FRAME) -> None:
-    """Show a plan or a run: as its page in a notebook, in words elsewhere.
+    """Show a plan or a run: as a page in a notebook, as text elsewhere.
 
     Args:
         thing: what to show.

@@ -1,4 +1,4 @@
-"""What a page needs of a run, read once, in about as many points as a screen can show."""
+"""Read what a page needs from a run, at about as many points as a screen can show."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ Array = NDArray[Any]
 
 OF_LAYERS = {
     "norm": "norm of the weights",
-    "rotation": "rotation a step",
+    "rotation": "rotation per step",
     "relative_update": "‖update‖/‖w‖",
     "effective_lr": "lr/‖w‖",
     "radial_decay": "radial part, as weight decay",
     "grad_weight_cos": "cosine of gradient and weights",
-    "c_err": "update² over a random walk's",
+    "c_err": "update² relative to a random walk",
     "grad_norm": "norm of the gradient",
-    "angle": "angle to the start",
+    "angle": "angle from the start",
 }
 """What is shown of every layer, where it was measured."""
 
@@ -43,7 +43,7 @@ OF_SPECTRA = {
     "weight_entropy": "entropy of spectrum, weights",
     "update_stable_rank": "stable rank, update",
     "update_entropy": "entropy of spectrum, update",
-    "update_orthogonality": "update, off from orthogonal",
+    "update_orthogonality": "update, distance from orthogonal",
 }
 """What is shown of spectra, where it was measured."""
 

@@ -1,4 +1,4 @@
-"""What can be turned on the page of a plan, and a setting as code, TOML or a command."""
+"""The controls on the page of a plan, and a setting as code, TOML or a command."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the live board lists: the runs under a directory, and the outcomes of experiments."""
+"""The list on the live board: the runs under a directory, and the outcomes of experiments."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Put figures into a page: the same template as a file of its own, and as the document of a server."""
+"""Render figures into a page: one template for files and for the server."""
 
 from __future__ import annotations
 

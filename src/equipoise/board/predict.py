@@ -1,4 +1,4 @@
-"""The forecast that is laid over a run: the one place where the board asks `monitor` for it."""
+"""The forecast of a run on the board; the only place that asks `monitor` for it."""
 
 from __future__ import annotations
 

@@ -138,7 +138,7 @@ class Board:
     """A running board; made by `serve`.
 
     Attributes:
-        url: where it is.
+        url: its address.
     """
 
     def __init__(
@@ -193,7 +193,7 @@ class Board:
             gc.freeze()
 
     def run(self) -> None:
-        """Answer until `stop`, or Ctrl-C."""
+        """Serve until `stop` or Ctrl-C."""
         try:
             self.loop.start()
         finally:
@@ -221,10 +221,10 @@ def serve(
 
     Args:
         directory: where the runs are; nothing outside of it is served.
-        port: to listen on; 0 for any.
-        host: to listen on. Whoever reaches it can read every run of the directory.
-        allow: names beside `host` and this machine's own by which a browser may ask for it.
-        started: called with the board when it answers.
+        port: port to listen on; 0 for any free one.
+        host: address to listen on. Everyone who can reach it can read every run of the directory.
+        allow: other host names that browsers may use, besides `host` and this machine's own names.
+        started: called with the board when it is ready.
         alone: nothing else goes on in this process, so that what was made before may be left out of garbage collection
             while the board runs; it answers sooner when pages were closed.
 
@@ -247,7 +247,7 @@ def serve(
         board.run()
     except OSError as error:
         what = "host" if isinstance(error, socket.gaierror) or error.errno == errno.EADDRNOTAVAIL else "port"
-        raise ValueError(f"port = {port} of {host}: cannot be listened on ({error}); give another --{what}") from None
+        raise ValueError(f"port = {port} of {host}: cannot listen on it ({error}); choose another --{what}") from None
     finally:
         for name in ("tornado.application", "asyncio"):
             logging.getLogger(name).removeFilter(left)

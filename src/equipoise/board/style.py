@@ -1,4 +1,4 @@
-"""How everything looks: colours that colour-blind readers can tell apart, and figures of one make.
+"""The style of all pages: colours that colour-blind readers can tell apart, and uniform figures.
 
 Light and dark are the business of static/board.css: Bokeh's canvas takes the colours of axes, grids and backgrounds
 from CSS variables, so that a page changes its theme without being drawn by Python again.

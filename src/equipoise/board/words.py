@@ -1,4 +1,4 @@
-"""Numbers, times and findings in the words that pages use."""
+"""Numbers, times and findings as text for pages."""
 
 from __future__ import annotations
 

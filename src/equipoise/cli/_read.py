@@ -24,7 +24,7 @@ def count(low: int = 1) -> Callable[[str | int], int]:
                     return int(value)
             except (ValueError, OverflowError):
                 continue
-        raise typer.BadParameter(f"{text}: must be a whole number ≥ {low}, as 20000 or 2e4")
+        raise typer.BadParameter(f"{text}: must be a whole number ≥ {low}, such as 20000 or 2e4")
 
     return read
 
@@ -33,7 +33,7 @@ def split(flag: str, text: str, example: str = "lr=1e-3,1e-2") -> tuple[str, str
     """key=value in two."""
     key, equals, value = text.partition("=")
     if not equals or not key:
-        raise ValueError(f"{flag} = {text!r}: must be key=value, as {example}")
+        raise ValueError(f"{flag} = {text!r}: must be key=value, for example {example}")
     return key, value
 
 

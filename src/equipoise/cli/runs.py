@@ -1,4 +1,4 @@
-"""What works on runs: `equipoise report`, `board`, `runs`, `tag`, `export` and `watch`."""
+"""Commands for runs: `equipoise report`, `board`, `runs`, `tag`, `export` and `watch`."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def board(
     from equipoise.board import Board, serve
 
     def started(running: Board) -> None:
-        typer.echo(f"Runs of {directory} are at {running.url} (Ctrl-C ends it)")
+        typer.echo(f"Runs of {directory} are at {running.url} (Ctrl-C to stop)")
         if open_browser:
             import webbrowser
 
@@ -65,7 +65,7 @@ def runs(
         bool, typer.Option("--json", help="Print JSON with everything that is known about each run.")
     ] = False,
 ) -> None:
-    """List runs, with columns, order and filter of your choice. The board's list takes the same words.
+    """List runs, with the columns, order and filter that you choose. The board uses the same syntax.
 
     [dim]equipoise runs runs/ --columns loss,validation,lr,wd --sort validation --filter 'lr>1e-3'[/dim]
     """
@@ -106,7 +106,7 @@ def tag(
     ] = None,
     remove: Annotated[list[str] | None, typer.Option(help="A tag to remove. Can be repeated.")] = None,
 ) -> None:
-    """Add tags to a run, to filter lists of runs by.
+    """Add tags to a run. Lists of runs can be filtered by tag.
 
     [dim]equipoise tag runs/a good baseline --remove draft[/dim]
     """

@@ -1,1 +1,1 @@
-"""Experiments that test the theory on real networks, and a place for one's own ablations."""
+"""Experiments that test the theory on real networks, and tools for your own ablations."""

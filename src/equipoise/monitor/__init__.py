@@ -1,4 +1,4 @@
-"""Watch a run: what is measured, where it is stored, and how it is read.
+"""Watch training: measure every layer, store a run, read it, and find out what is wrong.
 
 Comes in: a model, its optimizer and a loop (`watch`), or the directory of a run (`Run`). Goes out: series, forecasts
 laid over them, findings. The way of a measured step, in the order to read: `attach` (the hooks), `measure` (one step,

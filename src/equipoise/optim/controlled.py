@@ -263,7 +263,7 @@ class HyperballAdamW(RuleOptimizer):
         betas: averaging factors.
         eps: ε.
         weight_decay: λ of the parameters that do not keep their norm.
-        granularity: what keeps its norm as one: "tensor", "neuron", or a number of equal parts.
+        granularity: what keeps its norm as one vector: "tensor", "neuron", or a number of equal parts.
         rotate: whether parameters keep their norm. Default: those with two dimensions or more.
         {shared}
 
@@ -294,24 +294,25 @@ class HyperballAdamW(RuleOptimizer):
 @final
 @documented
 class AdamCPR(RuleOptimizer):
-    """Adam whose tensors are held below a bound on their mean square by a multiplier each, instead of weight decay.
+    """Adam that bounds the mean square of each tensor, by a multiplier per tensor, instead of decaying it.
 
     Args:
         params: parameters or groups. Those with two dimensions or more are constrained; a group may say `rotate`.
         lr: learning rate η.
         betas: averaging factors.
         eps: ε.
-        bound: κ of the mean square, or how to find it: "inflection" (where it first grows more slowly than before, from
-            the fourth stretch on) or "warm_start".
-        rate: μ, of the multiplier.
-        warm_start: the step at which the bound is taken (None: 1000), or for "inflection" the stretch of steps over
-            which growth is looked at (None: 200).
+        bound: κ, the bound on the mean square, or how to find it: "inflection" (where it first grows more slowly than
+            before, from the fourth interval on) or "warm_start".
+        rate: μ, the rate of the multiplier.
+        warm_start: the step whose mean square is the bound (None: 1000); for "inflection", the interval of steps over
+            which growth is measured (None: 200).
         weight_decay: must be 0; the bound takes its place.
         rotate: whether parameters are constrained. Default: those with two dimensions or more.
         {shared}
 
-    The defaults are the authors', but lr, which is Adam's 1e-3 here as in their README, and 1e-4 in their code. Their κ
-    is of the sum of squares and their μ is divided by the number of weights: the same as ours of the mean square.
+    The defaults are the authors', except lr, which is Adam's 1e-3 as in their README (1e-4 in their code). Their κ
+    bounds the sum of squares, and their μ is divided by the number of weights. Ours bounds the mean square, which is
+    the same.
 
     Reference: [franke2024] Alg. 1; `moves.Constrain` has the rule for the inflection, and where we deviate.
     """

@@ -1,4 +1,4 @@
-"""What any torch optimizer does, in theory's words: (optimizer, group) → `Dynamics`, lr, weight decay.
+"""What any torch optimizer does, in the terms of theory: (optimizer, group) → `Dynamics`, lr, weight decay.
 
 The one place that knows the class names of torch's and others' optimizers. Ours describe themselves, by their rule and
 move. One that is not known is described as the nearest that theory knows, with `known=False`.

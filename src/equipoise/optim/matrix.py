@@ -1,4 +1,4 @@
-"""Optimizers for matrices: Muon and its norm-controlling kin, with AdamW for the rest; steepest descent in a norm."""
+"""Optimizers for matrices: Muon and its norm-controlling variants, with AdamW for the rest; steepest descent."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def _check_polar(options: Mapping[str, Any]) -> None:
 
 def _options_of(name: str, given: Any) -> dict[str, Any]:
     if given is not None and not isinstance(given, Mapping):
-        raise ValueError(f"{name} = {given!r}: must be a dict of options, as {{}}")
+        raise ValueError(f"{name} = {given!r}: must be a dict of options, such as {{}}")
     return dict(given or {})
 
 
@@ -143,12 +143,12 @@ class Muon(_MuonFamily):
         nesterov: orthogonalise βm + (1−β)g instead of m.
         weight_decay: λ, decoupled.
         scale: "original", "adam", "spectral" or "none": `theory.dynamics.matrix_scale`.
-        polar: arguments of `geometry.polar`, as `{"steps": 5}`, `{"accuracy": 1e-3}` or `{"dtype": torch.bfloat16}`.
-            Products are in float64 for float64, in bfloat16 on CUDA and else in float32, unless `dtype` says otherwise:
-            never by what the processor is fast at. One with bfloat16 instructions takes a quarter of the time in it.
-        adam: `lr`, `betas`, `eps`, `weight_decay`, `decay` of the AdamW groups; lr 3e-4 and betas (0.9, 0.95) if not.
-        split: equal parts of the rows that are matrices of their own: 3 for fused QKV, or the number of heads.
-        flatten: take a parameter of three dimensions as one matrix, not as a stack of them, as experts are.
+        polar: arguments of `geometry.polar`, such as `{"steps": 5}`, `{"accuracy": 1e-3}`, `{"dtype": torch.bfloat16}`.
+            By default, products are in float64 for float64, in bfloat16 on CUDA and in float32 elsewhere,
+            whatever the processor is fast at. A CPU with bfloat16 instructions needs a quarter of the time in bfloat16.
+        adam: `lr`, `betas`, `eps`, `weight_decay`, `decay` of the AdamW groups; default lr 3e-4 and betas (0.9, 0.95).
+        split: number of equal parts of the rows that are separate matrices: 3 for fused QKV, or the number of heads.
+        flatten: treat a three-dimensional parameter as one matrix, not as a stack of matrices, such as experts.
         {shared}
 
     Reference: [jordan2024]; torch.optim.Muon; [muon-appendix].
@@ -254,7 +254,7 @@ class HyperballMuon(_MuonFamily):
         adam: as for `Muon`.
         split: as for `Muon`.
         flatten: as for `Muon`.
-        granularity: what keeps its norm as one: "tensor", "neuron", or a number of equal parts.
+        granularity: what keeps its norm as one vector: "tensor", "neuron", or a number of equal parts.
         rotate: whether parameters keep their norm. Default: those with two dimensions or more.
         {shared}
 

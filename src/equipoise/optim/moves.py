@@ -1,4 +1,4 @@
-"""Moves: (weight, direction) → weight: decay of every kind, and a constraint. Rotation and hyperball: `rotate`.
+"""Moves: (weight, direction) → weight: decay of every kind, and a constraint. Rotation and hyperball are in `sphere`.
 
 Letters: w weight, u direction, η lr, d the share of the weight that a step's decay takes.
 """
@@ -77,14 +77,14 @@ class Move(ABC):
     """Group options that belong to the move."""
 
     compiles: ClassVar[bool] = False
-    """Whether there is a kernel for it; a move of one's own runs eagerly, unless it is a `RowMove`."""
+    """Whether it has a compiled kernel; your own moves run eagerly, unless they are `RowMove`s."""
 
     def prepare(self, g: Tensor, w: Tensor, group: dict[str, Any]) -> Tensor:
-        """What the rule shall see of a gradient."""
+        """The gradient as the rule sees it."""
         return g
 
     def dynamics(self, rule: Dynamics, group: dict[str, Any]) -> Dynamics:
-        """What the rule and the move do together; of a move of one's own theory knows no more than its decay."""
+        """What the rule and the move do together; for your own moves theory only knows their decay."""
         return varied(rule, **decay_options(group), known=False)
 
     @abstractmethod

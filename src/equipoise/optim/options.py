@@ -27,7 +27,7 @@ PLAIN_ADAM: dict[str, Any] = {"zero_init": True, "bias_correction": True, "neste
 
 TEXTS = {
     "{shared}": """
-        decay: what weight decay takes off per step: "lr" ηλ, "schedule" λη/lr_max, "independent" λ, "corrected"
+        decay: what weight decay removes per step: "lr" ηλ, "schedule" λη/lr_max, "independent" λ, "corrected"
             λη²/lr_max, "cautious" ηλ where u·w ≥ 0.
         lr_max: the peak of lr, for decay by "schedule" and "corrected". Default: the lr that a group starts with.
         l2: L2 term added to the gradient, as torch.optim.SGD's weight_decay is.
@@ -38,7 +38,7 @@ TEXTS = {
 """,
     "{rotation}": """
         angle: the rotation per step in radians, or a function of the step. Default: the equilibrium rotation.
-        granularity: what turns as one: "neuron", "tensor", or a number of equal parts, such as heads.
+        granularity: what rotates as one vector: "neuron", "tensor", or a number of equal parts, such as heads.
         center: keep the mean of each row at 0.
         track: averaging factor of the direction's size.
         method: where the default angle comes from: "exact", or "small_step" for [kosson2024] Table 1.

@@ -1,4 +1,4 @@
-"""Rules: gradient → direction, one function an equation.
+"""Rules: gradient → direction, one function per equation.
 
 Letters: g gradient, m and v averages of g and g², t the step (from 1), u the direction, so that a plain step is
 w ← w − ηu; an average keeps a share β of itself (`keep`) and takes 1 − β of what is new (`take`). Each function changes
@@ -97,7 +97,7 @@ def lion(g: Any, m: Any, *, take1: float, take2: float) -> Any:
 
 
 class Rule(ABC):
-    """A rule as an optimizer uses it: which averages it keeps, and what theory knows of its direction."""
+    """A rule as an optimizer uses it: its averages, and what theory knows about its direction."""
 
     state: ClassVar[tuple[str, ...]]
     """Names of the averages, as torch calls them, so that checkpoints look familiar."""
@@ -117,23 +117,23 @@ class Rule(ABC):
 
     @abstractmethod
     def numbers(self, t: int, group: dict[str, Any]) -> dict[str, float]:
-        """All the numbers of step t that the equation has: what schedules and the step count may move."""
+        """All numbers in the equation that depend on step t: those that schedules and the step count change."""
 
     @abstractmethod
     def __call__(self, g: Any, averages: tuple[Any, ...], numbers: dict[str, Any], group: dict[str, Any]) -> Any:
         """The direction u; the averages are changed in place. Of the group only switches are read."""
 
     def starts(self, group: dict[str, Any]) -> bool:
-        """Whether the averages start from the first gradient, and not at zero."""
+        """Whether the averages start at the first gradient instead of zero."""
         return False
 
     def start(self, g: Any, averages: tuple[Any, ...], group: dict[str, Any]) -> None:
-        """Set averages that do not start at zero; a rule whose `starts` says so must have it."""
+        """Set averages that do not start at zero; needed if `starts` is true."""
         raise NotImplementedError(f"{type(self).__name__}: starts() is true, so start() must say from what")
 
     @abstractmethod
     def dynamics(self, group: dict[str, Any]) -> Dynamics:
-        """What theory knows of the direction; the move adds what it does with it."""
+        """What theory knows about the direction; the move adds what it does with it."""
 
 
 @lru_cache(maxsize=1024)

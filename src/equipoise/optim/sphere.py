@@ -1,4 +1,4 @@
-"""Moves on the sphere: rotate and hyperball, which turn rows and keep their norms.
+"""Moves on the sphere: rotation and hyperball, which rotate rows and keep their norms.
 
 Letters: w weight, d direction, n norm to keep, ν tracked ‖d‖², η_r rotation per step.
 """
@@ -40,8 +40,8 @@ from equipoise.optim.rules import Rule
 from equipoise.theory import Dynamics
 
 NO_DECAY = (
-    "weight_decay = 0: must be > 0, as the rotation comes from lr and weight decay; or give angle, or rotate=False for "
-    "this group"
+    "weight_decay = 0: must be > 0, because the rotation comes from lr and weight decay; or give angle, or "
+    "rotate=False for this group"
 )
 
 
@@ -71,13 +71,13 @@ class RowMove(Move):
 
     @abstractmethod
     def begin(self, w: Tensor, group: dict[str, Any]) -> tuple[Tensor, ...]:
-        """The columns at first, for the rows of w."""
+        """The initial columns, for the rows of w."""
 
     @abstractmethod
     def numbers(
         self, rule: Rule, t: int, steps: int, group: dict[str, Any], shape: tuple[int, ...]
     ) -> dict[str, float] | None:
-        """The numbers of step t, the tracker's `steps`-th, for that shape; None: the weights stay where they are."""
+        """The numbers of step t, the tracker's `steps`-th, for this shape; None: the weights do not move."""
 
     def sized(self, numbers: dict[str, float], size: int) -> dict[str, float]:
         """The numbers for rows of that many weights."""

@@ -39,15 +39,16 @@ class Switch(Holder):
     During a blend both take their step from the same weights, and the weights move by (1−s) of the first's change and s
     of the second's, s rising from 0 to 1 in a line.
 
-    Groups have the options of the first under their own names and those of the second after `second.`. What schedulers,
-    or others, do to `lr` and `weight_decay` there is done to both, in the proportion that they had in the beginning;
-    other options are of one alone. Or attach schedulers to `first` and `second`; not to the Switch and to these.
+    Groups have the options of the first optimizer under their own names and those of the second with the prefix
+    `second.`. A change of `lr` or `weight_decay` there, for example by a scheduler, changes both optimizers in their
+    initial ratio. Other options belong to one of them. You can also attach schedulers to `first` and `second`, but not
+    to these and to the Switch.
 
     Args:
         first: the optimizer of the first `at` steps.
         second: the optimizer of the rest, over the same parameters.
-        at: number of steps that are the first's alone.
-        blend: number of steps over which one turns into the other.
+        at: number of steps that only the first optimizer takes.
+        blend: number of steps over which one replaces the other.
 
     Reference: [notepad] 3.2, Adam2SGD and SGD2Adam.
 
@@ -98,7 +99,7 @@ class Switch(Holder):
 
     @property
     def param_groups(self) -> list[dict[str, Any]]:
-        """Groups of parameters that are together in both, with the options of both."""
+        """Parameters that share a group in both optimizers, with the options of both."""
         self._regroup()
         return self._groups
 

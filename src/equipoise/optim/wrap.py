@@ -1,4 +1,4 @@
-"""The rotational variant of any torch optimizer, round it."""
+"""A wrapper that makes the rotational variant of any torch optimizer."""
 
 # pyright: reportIncompatibleVariableOverride=false, reportPrivateImportUsage=false
 # (groups, state and defaults are those of the optimizer inside: properties here, attributes in torch; what keeps dynamo
@@ -50,9 +50,9 @@ class _Unknown(Rule):
 
 @final
 class Rotational(Holder):
-    """The rotational variant of any torch optimizer: its direction, every neuron turned by a wanted angle, norms kept.
+    """The rotational variant of any torch optimizer: rotate every neuron by a given angle, and keep its norm.
 
-    The inner optimizer takes its step, the step is taken back, and its direction turns the weights (`rotate.Rotate`).
+    The inner optimizer takes its step, the step is undone, and its direction rotates the weights (`sphere.Rotate`).
     Its own decay lies along the weights and so falls out. Parameters with fewer than two dimensions, or with rows of
     one number, keep the inner step. Groups and state are the inner optimizer's: schedulers and `add_param_group` work
     on either.

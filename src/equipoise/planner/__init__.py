@@ -1,4 +1,4 @@
-"""Setting → Plan: what hyperparameters will do over a run, what is odd about them, and where rules would move them."""
+"""Setting → Plan: what hyperparameters will do over a run, what looks wrong, and what published rules suggest."""
 
 from equipoise.finding import SEVERITIES, Finding
 from equipoise.planner.planning import SCHEMA, Plan, TensorPlan, plan, plan_setting

@@ -1,4 +1,4 @@
-"""Read a `Setting` off a live model and torch optimizer. The one file of the planner that knows torch objects."""
+"""Read a `Setting` from a live model and torch optimizer. The one file of the planner that knows torch objects."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def read_optimizer(
     if frozen:
         assumptions.append(f"{frozen} frozen or complex parameters are left out")
     if not tensors:
-        raise ValueError("optimizer: must have at least one parameter that is trained")
+        raise ValueError("optimizer: must have at least one trainable parameter")
     return groups, tuple(tensors.values()), tuple(assumptions)
 
 
@@ -89,7 +89,7 @@ def read_model(model: torch.nn.Module) -> tuple[Tensor, ...]:
     names, kinds = _names(model)
     found = tuple(_tensor(names[id(p)], p, kinds.get(id(p)), 0) for p in model.parameters() if p.requires_grad)
     if not found:
-        raise ValueError("model: must have at least one parameter that is trained")
+        raise ValueError("model: must have at least one trainable parameter")
     return found
 
 

@@ -1,4 +1,4 @@
-"""`eq.plan`: what a setting will do over the run, before it runs, and what is odd about it."""
+"""`eq.plan`: what a setting will do over the run, and what looks wrong, before it runs."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ class TensorPlan:
 
     Attributes:
         tensor: the tensor.
-        forecast: norm, rotation and update size at every step; None where decay overshoots.
-        equilibrium: where the largest lr would take it; None where decay overshoots.
+        forecast: norm, rotation and update size at every step; None if decay overshoots.
+        equilibrium: where it would settle at the largest lr; None if decay overshoots.
         steps_to_reach: steps until 5 % of the initial gap in ‖w‖² is left, beyond the run at its mean rate; None
             without decay.
     """
@@ -52,12 +52,12 @@ class TensorPlan:
 
 @dataclass(frozen=True)
 class Plan:
-    """A setting, and what it will do.
+    """A setting and what it will do over the run.
 
     Attributes:
-        setting: what the plan is of.
+        setting: the setting that was planned.
         tensors: what each kind of tensor will do.
-        memory: what each step contributes to the final weights of the main group; None where decay overshoots.
+        memory: what each step contributes to the final weights of the main group; None if decay overshoots.
     """
 
     setting: Setting
@@ -66,14 +66,14 @@ class Plan:
 
     @cached_property
     def findings(self) -> tuple[Finding, ...]:
-        """What is odd about the setting, the worst first."""
+        """Findings about the setting, most severe first."""
         from equipoise.planner.checks.all_checks import find
 
         return find(self)
 
     @property
     def main(self) -> TensorPlan:
-        """The rotating tensor with the most weights, or the largest of all; not one that begins at 0, if possible."""
+        """The rotating tensor with the most weights, or else the largest; one that does not start at 0, if possible."""
         return max(
             self.tensors, key=lambda t: (t.tensor.rotates, not t.tensor.from_zero, t.tensor.size * t.tensor.count)
         )
@@ -85,7 +85,7 @@ class Plan:
 
     @property
     def main_travel(self) -> Travel | None:
-        """How far the main tensor goes."""
+        """How far the main tensor moves from its start."""
         main = self.main
         return next(far for t, far in zip(self.tensors, self.travels, strict=True) if t is main)
 
@@ -164,7 +164,7 @@ def plan(
     finetune: bool | None = None,
     **setting: Any,
 ) -> Plan:
-    """Plan a run: what these settings will do over it, and what is odd about them.
+    """Plan a run: what these settings will do over it, and what looks wrong.
 
     Args:
         model: the model, whose tensors are named and classified; may be left out.
@@ -175,8 +175,8 @@ def plan(
             (counted from 1). With peak 1 it multiplies every group's lr; with another peak it is the lr itself.
         warmup: steps of linear warmup, for a named schedule.
         final: last value of a named schedule as a share of the peak. Default: 0.1.
-        finetune: whether the weights were trained before: the plan then speaks of how far they go from where they
-            begin, and not of equilibrium. Default: told by the live weights, and said in the assumptions.
+        finetune: whether the weights are pretrained. The plan then reports the distance from the start, not
+            equilibrium. Default: decided by the live weights, and listed in the assumptions.
         **setting: `batch_size`, `dataset_size`, `tokens_per_sample`, `parameters`, `decay_schedule`, `tensors`, and
             hyperparameters where `optimizer` is a name.
 
@@ -212,7 +212,7 @@ def plan(
 
 def _start(verdict: Verdict, assumptions: tuple[str, ...]) -> dict[str, Any]:
     """What a setting says of the weights that it begins with."""
-    said = (f"taken as {verdict.said}",) if verdict.why else ()
+    said = (f"treated as {verdict.said}",) if verdict.why else ()
     return {"finetune": verdict.finetune, "frozen": verdict.frozen or None, "assumptions": (*said, *assumptions)}
 
 

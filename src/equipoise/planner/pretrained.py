@@ -1,4 +1,4 @@
-"""Does a run train from scratch, or go on from weights that were trained before? Told by the live weights.
+"""Decide from the live weights whether a run trains from scratch or fine-tunes.
 
 Fine-tuning is taken for granted where most parameters are frozen and not fresh themselves (adapters, probes), or where
 what trains does not look like an initialisation. All usual initialisations draw the entries of a matrix independently
@@ -69,7 +69,9 @@ class Verdict:
     @property
     def said(self) -> str:
         """In a line, where it is fine-tuning."""
-        return f"fine-tuning: {self.why}; finetune=False says otherwise" if self.why else "fine-tuning: finetune=True"
+        return (
+            f"fine-tuning: {self.why}; pass finetune=False if it is not" if self.why else "fine-tuning: finetune=True"
+        )
 
 
 def judge(
@@ -154,7 +156,7 @@ def _trained_before(model: nn.Module | None, params: Sequence[Tensor]) -> str:
     strange = sum(z > BEYOND for z in off)
     # Half of them, and more than a table of tokens that somebody else has trained, or of positions as sines.
     enough = 2 * strange >= len(off) > 0 and strange >= min(2, len(off))
-    return f"{strange} of {len(off)} matrices are not as an initialisation makes them" if enough else ""
+    return f"{strange} of {len(off)} matrices do not look like an initialisation" if enough else ""
 
 
 def _readable(p: Any) -> bool:

@@ -1,4 +1,4 @@
-"""What a run is set to: optimizer, hyperparameters, schedules, length, data and tensors. Frozen, and without torch.
+"""`Setting`: optimizer, hyperparameters, schedules, length, data and tensors of a run. Frozen, and without torch.
 
 A `Setting` comes from arguments (`Setting.make`), a TOML file (`toml.py`) or a live optimizer (`live.py`).
 """
@@ -43,7 +43,7 @@ class Group:
         dynamics: what the optimizer does to the group's tensors.
         lr: learning rate where the schedule is 1.
         weight_decay: weight decay.
-        name: what to call the group.
+        name: the group's name.
     """
 
     dynamics: Dynamics = ADAMW
@@ -70,20 +70,20 @@ class Group:
         return Group(Dynamics.from_dict({k: v for k, v in given.items() if k not in OWN_FIELDS}), **own)
 
     def vary(self, **changes: Any) -> Group:
-        """The same with some fields changed, of its own or of its dynamics."""
+        """A copy with some fields changed, of the group or of its dynamics."""
         own = {k: v for k, v in changes.items() if k in OWN_FIELDS}
         return replace(
             self, dynamics=replace(self.dynamics, **{k: v for k, v in changes.items() if k not in OWN_FIELDS}), **own
         )
 
     def unusual(self) -> dict[str, Any]:
-        """The fields of its dynamics, besides the optimizer, that are not the optimizer's defaults."""
+        """The fields of its dynamics that differ from the optimizer's defaults."""
         plain = Dynamics(self.dynamics.optimizer)
         names = [f.name for f in fields(Dynamics) if f.name not in ("optimizer", "known", "maximize")]
         return {n: v for n in names if (v := getattr(self.dynamics, n)) != getattr(plain, n)}
 
     def to_dict(self) -> dict[str, Any]:
-        """All of it, as JSON can hold it."""
+        """All fields, as plain data for JSON."""
         return {"lr": self.lr, "weight_decay": self.weight_decay, "name": self.name} | self.dynamics.to_dict()
 
 
@@ -94,7 +94,7 @@ GROUP_FIELDS = {*OWN_FIELDS, *(f.name for f in fields(Dynamics))}
 
 @dataclass(frozen=True)
 class Tensor:
-    """A parameter tensor, or several alike.
+    """A parameter tensor, or several of the same shape and kind.
 
     Attributes:
         name: its name in the model.
@@ -103,7 +103,7 @@ class Tensor:
         init_rms: root mean square of its initial values; None for torch's default of a linear layer.
         group: index of its parameter group.
         count: how many such tensors there are.
-        dtype: name of the type that its values are stored in.
+        dtype: name of the dtype of its values.
         grad_norm: its gradient's norm at unit weight norm, which SGDM's norm and Adam+L2 depend on.
     """
 
@@ -152,18 +152,18 @@ class Tensor:
 
     @property
     def rotates(self) -> bool:
-        """Whether it has a direction whose rotation means something, sooner or later."""
+        """Whether its rotation is meaningful."""
         return self.kind not in ("gain", "bias")
 
     @property
     def from_zero(self) -> bool:
-        """Whether it begins at 0, from where there is no rotation and no relative update: LoRA's B, some outputs."""
+        """Whether it starts at 0, where rotation and relative update are undefined: LoRA's B, some outputs."""
         return self.rms == 0
 
 
 @dataclass(frozen=True)
 class Setting:
-    """All that a plan is made from.
+    """Everything that a plan is computed from.
 
     Attributes:
         groups: parameter groups.
@@ -171,16 +171,16 @@ class Setting:
         steps: number of optimizer steps.
         schedule: factor on every group's lr, 1 where lr is as given.
         decay_schedule: factor on every group's weight decay.
-        batch_size: samples a step.
+        batch_size: samples per step.
         dataset_size: samples in the data, for epochs.
         tokens_per_sample: tokens in a sample, for language models.
-        parameters: parameters of the model, for rules that speak of tokens per parameter.
-        finetune: whether weights were trained before, so that the plan speaks of their distance from the start and not
-            of equilibrium; None where nobody knows, which is planned as training from scratch.
+        parameters: parameters of the model, for rules that use tokens per parameter.
+        finetune: whether the weights are pretrained, so that the plan reports their distance from the start and not
+            equilibrium. None: unknown, which is planned as training from scratch.
         frozen: parameters of the model that do not train.
-        warmup: steps of warmup, where known.
+        warmup: steps of warmup, if known.
         source: name and options of a schedule made by name, else None.
-        assumptions: what was assumed because it was not said.
+        assumptions: what was assumed because it was not given.
     """
 
     groups: tuple[Group, ...]
@@ -240,19 +240,19 @@ class Setting:
 
         Args:
             steps: number of optimizer steps.
-            tensors: the tensors; default: one matrix of 1024 × 1024, said in the assumptions.
+            tensors: the tensors; default: one 1024 × 1024 matrix, listed in the assumptions.
             schedule: a `Schedule`, or the name of one (`schedules.NAMES`); default: constant.
             relative: whether a `Schedule` is a factor on lr, or lr itself, with groups keeping their ratios. Default:
-                a factor if its largest value is near 1 and far above lr; a doubt is said in the assumptions.
-            schedule_options: what a named schedule takes besides, as `power` or `tail` (`schedules.named`).
+                a factor if its largest value is near 1 and far above lr; doubts are listed in the assumptions.
+            schedule_options: other options of a named schedule, such as `power` or `tail` (`schedules.named`).
             warmup: steps of linear warmup, for a named schedule.
-            final: last value of a named schedule as a share of the peak; default 0.1, where it has an end.
+            final: last value of a named schedule as a share of the peak; default 0.1, if it has an end.
             decay_schedule: factor on weight decay.
-            batch_size: samples a step.
+            batch_size: samples per step.
             dataset_size: samples in the data.
             tokens_per_sample: tokens in a sample.
             parameters: parameters of the model.
-            finetune: whether weights were trained before.
+            finetune: whether the weights are pretrained.
             frozen: parameters of the model that do not train.
             groups: parameter groups, instead of `**group`.
             assumptions: what the caller assumed.
@@ -267,13 +267,13 @@ class Setting:
             raise ValueError(f"steps = {steps}: must be ≤ {MOST_STEPS:,}")
         if groups and group:
             key, value = next(iter(group.items()))
-            raise ValueError(f"{key} = {value!r}: must be left out; it is read off the optimizer")
+            raise ValueError(f"{key} = {value!r}: must be left out; it is read from the optimizer")
         groups = groups or (Group.make(**group),)
         if schedule is not None and not isinstance(schedule, str) and (warmup or final is not None):
             raise ValueError("warmup and final: must be left out with a Schedule; put them into it (schedules.warmup)")
         if not tensors:
             tensors = (Tensor(),)
-            assumptions = (*assumptions, "no tensors given: one matrix of 1024 × 1024 with torch's default values")
+            assumptions = (*assumptions, "no tensors given: one 1024 × 1024 matrix with torch's default initialisation")
         if schedule is None or isinstance(schedule, str):
             name, options = schedule or "constant", schedule_options or {}
             curve = _named(name, length, warmup, final, options, groups[0])
@@ -308,24 +308,24 @@ class Setting:
         return self.groups[group].weight_decay * _values(self.decay_schedule, self.steps)
 
     def dynamics(self, group: int = 0) -> Dynamics:
-        """What the optimizer does to a group's tensors, the largest lr of the run known."""
+        """What the optimizer does to a group's tensors, with the largest lr of the run filled in."""
         own = self.groups[group].dynamics
         return replace(own, lr_max=own.lr_max or float(self.lr(group).max()) or None)
 
     def decay_per_step(self, group: int = 0) -> Array:
-        """The share of the weights that each step's decay takes in the end, 1 or more included."""
+        """The share of the weights that each step's decay removes in the long run; may be 1 or more."""
         return self.groups[group].dynamics.decay_share(self.lr(group), self.weight_decay(group))
 
     @property
     def final_share(self) -> float:
-        """The last lr as a share of the peak; 0 where lr is 0 throughout."""
+        """The last lr as a share of the peak; 0 if lr is always 0."""
         factor = _values(self.schedule, self.steps)
         top = float(factor.max()) if self.source is None else 1.0  # a named one has its peak at 1, between steps too
         return float(factor[-1]) / top if top else 0.0
 
     @property
     def schedule_words(self) -> str:
-        """The schedule in words, with where it ends.
+        """The schedule in words, with its final value.
 
         >>> Setting.make(lr=1e-3, steps=100, schedule="cosine").schedule_words
         'cosine to 10 % of the peak'
@@ -336,7 +336,7 @@ class Setting:
 
     @property
     def main_group(self) -> int:
-        """The group with the most rotating weights: the one that a summary speaks of."""
+        """The group with the most rotating weights, which a summary is about."""
         weights = [0] * len(self.groups)
         for t in self.tensors:
             weights[t.group] += t.size * t.count * (1 if t.rotates else 0)
@@ -344,7 +344,7 @@ class Setting:
 
     @property
     def steps_per_epoch(self) -> float | None:
-        """Steps in an epoch, where batch and data size are known."""
+        """Steps per epoch, if batch and data size are known."""
         if self.batch_size is None or self.dataset_size is None:
             return None
         return self.dataset_size / self.batch_size
@@ -357,7 +357,7 @@ def told(finetune: Any) -> bool | None:
         ValueError: it is not a bool or None.
     """
     if not isinstance(finetune, bool | None):
-        raise ValueError(f"finetune = {finetune!r}: must be true or false, or left out to be told by the weights")
+        raise ValueError(f"finetune = {finetune!r}: must be true or false, or left out to decide by the weights")
     return finetune
 
 
@@ -375,7 +375,7 @@ def _absolute(
         sure = (relative and top > 0.95) or (not relative and abs(top / (largest or top) - 1) < 0.05)
         if not sure:
             meaning = f"a factor on lr = {largest:g}" if relative else f"lr itself, in place of {largest:g}"
-            notes = (f"the schedule, whose largest value is {top:.4g}, is read as {meaning} (relative= says which)",)
+            notes = (f"the schedule, whose largest value is {top:.4g}, is read as {meaning} (set relative= to decide)",)
     if relative:
         return curve, groups, notes
     groups = tuple(replace(g, lr=top * (g.lr / largest if largest else 1.0)) for g in groups)
@@ -387,7 +387,7 @@ def _named(name: str, steps: int, warmup: int, final: float | None, options: dic
     _check.choice("schedule", name, schedules.NAMES)
     for key in ("peak", "steps"):
         if key in options:
-            raise ValueError(f"{key} = {options[key]!r}: must be left out of the schedule; lr and the run say it")
+            raise ValueError(f"{key} = {options[key]!r}: must be left out of the schedule; lr and the run set it")
     more: dict[str, Any] = dict(options)
     if final is not None:
         more["final"] = _check.number("final", final, low=0, high=1)

@@ -1,4 +1,4 @@
-"""A plan, a comparison and a transfer as a person likes to read them in a terminal."""
+"""Print a plan, a comparison or a transfer in the terminal."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def render(plan: Plan, *, width: int = 80) -> RenderableType:
     tensors = _distances if plan.setting.finetune else _tensors
     parts: list[RenderableType] = [_title(plan), _run(plan), tensors(plan, curves=width >= 78)]
     parts.append(render_findings(plan.findings) if plan.findings else _nothing_odd())
-    parts += [Text(a if a.startswith("taken as") else f"assumed: {a}", style="dim") for a in plan.setting.assumptions]
+    parts += [Text(a if a.startswith("treated as") else f"assumed: {a}", style="dim") for a in plan.setting.assumptions]
     return Group(*parts)
 
 
@@ -94,7 +94,7 @@ def _run(plan: Plan) -> RenderableType:
     if s.finetune and (far := plan.main_travel) is not None and far.start:
         words = f"{percent(far.expected)} of ‖w₀‖ by a random walk, {percent(far.farthest)} if gradients never change"
         grid.add_row("distance from the start", sparkline(far.walk), words)
-        grid.add_row("taken by decay", percent(far.taken), "of the initial weights")
+        grid.add_row("removed by decay", percent(far.taken), "of the initial weights")
     if m is None:
         return Padding(grid, (1, 0))
     tenths = m.parts(10)
@@ -109,7 +109,7 @@ def _run(plan: Plan) -> RenderableType:
 
 
 def _steps(x: float) -> str:
-    return f"{x:,.0f} steps" if math.isfinite(x) else "for ever"
+    return f"{x:,.0f} steps" if math.isfinite(x) else "unlimited"
 
 
 def _other_units(plan: Plan) -> str:
@@ -212,7 +212,7 @@ def _shape(t: TensorPlan) -> str:
 
 
 def _nothing_odd() -> Text:
-    return Text("✓ nothing odd about this setting", style="green")
+    return Text("✓ no problems found", style="green")
 
 
 def render_findings(findings: Sequence[Finding]) -> RenderableType:
@@ -229,7 +229,7 @@ def render_findings(findings: Sequence[Finding]) -> RenderableType:
 
 
 def finding_line(f: Finding) -> Text:
-    """A finding in one line: what is odd, and where."""
+    """A finding in one line: its code, place and evidence."""
     head = Text(f"{SIGN[f.severity]} {f.code}", style=STYLE[f.severity])
     head.append(f"  {f.where}: {f.evidence}", style="default")
     return head
@@ -300,7 +300,7 @@ def render_transfer(moved: Transfer) -> RenderableType:
         line.append(f"{m.rule.source}; fitted on: {m.rule.fitted}.", style="dim")
         parts.append(line)
     if not moved.moved:
-        parts.append(Text("no rule speaks to this change"))
+        parts.append(Text("no rule applies to this change"))
     parts += [Text(f"note: {n}", style="dim") for n in moved.notes]
     return Group(*parts)
 

@@ -127,7 +127,7 @@ def _known(where: str, table: dict[str, Any], allowed: set[str]) -> None:
 
 
 def write_setting(setting: Setting) -> str:
-    """A setting as the text of a TOML file that `read_setting` reads back, where its schedule has a name.
+    """A setting as TOML text, which `read_setting` reads back. Its schedule must have a name.
 
     Raises:
         ValueError: for several groups or a schedule that was not made by name.

@@ -1,4 +1,4 @@
-"""Move a tuned setting to other steps, batch, data or width, by every rule that speaks to the change."""
+"""Move a tuned setting to other steps, batch, data or width, by every rule that applies."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from equipoise.theory.advice import Change, Hyperparameters, Moved
 
 @dataclass(frozen=True)
 class Transfer:
-    """A change of run, and what each rule makes of the hyperparameters.
+    """A change of the run, and the hyperparameters that each rule suggests.
 
     Attributes:
         old: the tuned hyperparameters.
         change: the change, as ratios new/old.
-        moved: what each rule says; rules may conflict, and none is preferred.
+        moved: what each rule suggests; rules may conflict, and none is preferred.
         notes: what was assumed.
     """
 
@@ -28,7 +28,7 @@ class Transfer:
     notes: tuple[str, ...] = ()
 
     def setting(self, base: Setting, rule: str) -> Setting:
-        """The base setting with the hyperparameters that the named rule gives."""
+        """The base setting with the hyperparameters that the named rule suggests."""
         codes = {m.rule.code: m.to for m in self.moved}
         to = codes[_check.choice("rule", rule, codes)]
         group = base.groups[0].vary(lr=to.lr, weight_decay=to.weight_decay, betas=to.betas, eps=to.eps)
@@ -66,13 +66,13 @@ def transfer(
     dataset_size: int | None = None,
     width_factor: float = 1.0,
 ) -> Transfer:
-    """What published rules make of a change from the tuned `setting`.
+    """What published rules suggest when the run changes from the tuned `setting`.
 
     Args:
-        setting: the tuned setting; its first group is moved.
+        setting: the tuned setting; the rules apply to its first group.
         steps: new number of steps; default: as many as the same data needs at the new batch size.
         batch_size: new batch size; needs the old one in the setting.
-        dataset_size: new size of the data, with the epochs kept; needs the old one in the setting.
+        dataset_size: new size of the data, at the same number of epochs; needs the old one in the setting.
         width_factor: new width over old width of the hidden matrices.
 
     >>> from equipoise.planner import Setting
@@ -91,7 +91,7 @@ def transfer(
             raise ValueError(f"dataset_size = {dataset_size}: must be left out, or given in the old setting too")
         data = _check.whole("dataset_size", dataset_size, low=1) / setting.dataset_size
         if steps is not None and abs(steps / setting.steps * batch / data - 1) > 0.01:
-            notes.append("steps × batch is not in proportion to the data: rules that count data use the data")
+            notes.append("steps × batch is not proportional to the data: rules that count data use the data size")
     elif steps is not None:
         data = _check.whole("steps", steps, low=1) / setting.steps * batch
     else:

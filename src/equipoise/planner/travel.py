@@ -1,4 +1,4 @@
-"""How far each tensor of a plan goes from where it began: what a plan of fine-tuning speaks of."""
+"""How far each tensor of a plan moves from its start, for plans of fine-tuning."""
 
 from __future__ import annotations
 

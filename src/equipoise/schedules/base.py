@@ -1,4 +1,4 @@
-"""What every schedule is: a pure function of the step, counted from 1, that can be seen without being stepped.
+"""`Schedule`: a pure function of the step, counted from 1, that can be inspected without stepping.
 
 A curve is a frozen dataclass with one formula, `_at`. It takes the step 0 too, which no run ever asks for: the value
 there is where the curve starts from, and what a warmup in front of it climbs to.
@@ -112,7 +112,7 @@ class Schedule(ABC):
         if steps is None:
             steps = self.end
         if steps is None:
-            raise ValueError(f"steps = None: must be a whole number ≥ 1, as {self} has no end")
+            raise ValueError(f"steps = None: must be a whole number ≥ 1, because {self} has no end")
         return _check.whole("steps", steps, low=1)
 
     def plot(self, steps: int | None = None, *, ax: Axes | None = None, **line: Any) -> Axes:

@@ -314,7 +314,7 @@ def _last_rise(schedules: Sequence[Schedule]) -> int | None:
 
 def _check_schedule(name: str, value: object) -> None:
     if not isinstance(value, Schedule):
-        raise ValueError(f"{name} = {value!r}: must be a Schedule, as made by constant, cosine, from_array …")
+        raise ValueError(f"{name} = {value!r}: must be a Schedule, such as constant, cosine or from_array return")
 
 
 def _check_schedules(values: Sequence[object]) -> None:

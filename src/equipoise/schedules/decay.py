@@ -1,4 +1,4 @@
-"""The kinds of weight decay, and how to say one in the words of another.
+"""The kinds of weight decay, and conversion between them.
 
 Each step takes a share d_t of the weights, w ← (1 − d_t)w, and the kinds differ in what is multiplied by λ:
 

@@ -1,4 +1,4 @@
-"""Schedules of torch and Hugging Face read off as curves. torch is imported only when one of these is called."""
+"""Schedules of torch and Hugging Face as curves. torch is imported only when one of these is called."""
 
 from __future__ import annotations
 

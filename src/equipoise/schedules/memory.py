@@ -1,4 +1,4 @@
-"""Learning rates chosen by what each batch shall contribute to the final weights.
+"""Learning rates that give each batch a chosen contribution to the final weights.
 
 With decoupled decay batch j contributes c_j = η_j Π_{i>j}(1 − η_iλ_i). These curves make c follow a wanted profile.
 They are learning rates for one weight decay: scaled, shifted or multiplied they no longer have that memory.

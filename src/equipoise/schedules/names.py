@@ -125,7 +125,7 @@ inverse_sqrt, linear, one_cycle, polynomial, step, wsd
     own = {key: p for key, p in parameters.items() if p.kind is p.KEYWORD_ONLY}
     if odd := sorted(set(extra) - set(own)):
         takes = f"takes only {', '.join(own)}" if own else "takes nothing more"
-        raise ValueError(f"{odd[0]} = {extra[odd[0]]!r}: must be left out, as {name!r} {takes}")
+        raise ValueError(f"{odd[0]} = {extra[odd[0]]!r}: must be left out, because {name!r} {takes}")
     for key, parameter in own.items():
         if parameter.default is parameter.empty and key not in extra:
             raise ValueError(f"{key} = None: must be given for {name!r}")

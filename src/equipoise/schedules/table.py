@@ -1,4 +1,4 @@
-"""Curves that are a list of values: from an array, or read off a function."""
+"""Curves from a list of values: an array, or a function evaluated once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Carry effective step sizes over between a baseline and its rotational variant.
+"""Transfer effective step sizes between a baseline and its rotational variant.
 
 A rotational variant turns the weights at step t by η_r(lr_t, wd), what the baseline would do in equilibrium, from the
 first step on. A baseline gets there only after a transient: its norm first has to settle. So the same schedule means

@@ -1,9 +1,9 @@
-"""What the dynamics should be: the formulas, in numpy, without torch.
+"""Formulas for norm, rotation and memory of an optimizer, in numpy, without torch.
 
-- `Dynamics`: what an optimizer does to a tensor; it answers all of the following for an optimizer that is there.
+- `Dynamics`: what an optimizer does to a tensor. It answers all of the questions below.
 - `stationary`: where norm and rotation settle. `forecast`: what they do at every step of a run.
-- `memory`: what each batch contributes. `design_lr`, `design_weight_decay`: schedules from wanted contributions.
-- `distance`: how far weights go from where they began.
+- `memory`: what each batch contributes. `design_lr`, `design_weight_decay`: schedules for given contributions.
+- `distance`: how far weights move from their start.
 - `bias_factor`: Adam's bias correction as a schedule.
 """
 

@@ -1,4 +1,4 @@
-"""What `Dynamics` answers, for an optimizer that is only named: `stationary`, `forecast`, `steps_to_equilibrium`."""
+"""`stationary`, `forecast` and `steps_to_equilibrium` for an optimizer that is given by name."""
 
 from __future__ import annotations
 
@@ -185,7 +185,7 @@ def _named(optimizer: str, betas: Any, momentum: float | None, nesterov: bool, *
 
 
 def _tensor(optimizer: str, size: Any, shape: Any) -> Shape | int:
-    """The tensor that size or shape speak of; leading dimensions of a shape are a stack to Muon."""
+    """The tensor that size or shape describe; to Muon, leading dimensions are a stack."""
     checked = direction(optimizer, size=size, shape=shape)
     if optimizer != "muon":
         return checked.size

@@ -28,7 +28,7 @@ OPTIMIZERS = ("sgdm", "rmsprop", "adam", "adamw", "adam_l2", "adam_nested", "sig
 """Names of the optimizers, here and on the command line."""
 
 DECAYS = ("lr", "schedule", "independent", "corrected", "cautious")
-"""Decay kinds: w ← (1−ηλ)w as torch does, (1−λη/η_max)w, (1−λ)w, (1−λη²/η_max)w, and (1−ηλ)w only where u·w ≥ 0."""
+"""Kinds of decay, in order w ← (1−ηλ)w as in torch, (1−λη/η_max)w, (1−λ)w, (1−λη²/η_max)w, and (1−ηλ)w if u·w ≥ 0."""
 
 BY_LR_MAX = ("schedule", "corrected")
 """The kinds that need to know the largest lr."""

@@ -1,4 +1,4 @@
-"""How far weights go from where they began: what fine-tuning is about.  [theory] 2, 3 and 5.
+"""How far weights move from their start, which matters for fine-tuning.  [theory] 2, 3 and 5.
 
 w_T = P·w_0 − Σ_j c_j u_j, so that the distance has two parts: what decay takes of w_0, and what updates add. How far
 updates add up depends on the gradients. Fresh noise at each step is a random walk and adds up to the least; gradients
@@ -51,7 +51,7 @@ def steady_update(
     nesterov: bool = False,
     grad_norm: float = 1.0,
 ) -> float:
-    """‖u‖ when the gradient is the same at every step: the longest that updates can be for long.
+    """‖u‖ when the gradient is the same at every step: the largest update that can persist.
 
     √C for Adam, Lion and signs; √min(m, n) for Muon; ‖g‖/(1−α) for SGD. With `travel_bound` it bounds the distance,
     but for the long first steps of averages that start at 0 and are not corrected for it (RMSProp).

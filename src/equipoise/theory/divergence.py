@@ -21,7 +21,7 @@ def gaussian_kl(mean_p: ArrayLike, cov_p: ArrayLike, mean_q: ArrayLike, cov_q: A
     mp, mq = (np.atleast_1d(np.asarray(m, dtype=np.float64)) for m in (mean_p, mean_q))
     lp, lq = _cholesky("cov_p", cov_p, len(mp)), _cholesky("cov_q", cov_q, len(mp))
     if mq.shape != mp.shape:
-        raise ValueError(f"mean_q has shape {mq.shape}: must be {mp.shape}, as mean_p")
+        raise ValueError(f"mean_q has shape {mq.shape}: must be {mp.shape}, like mean_p")
     spread = np.linalg.solve(lq, lp)
     shift = np.linalg.solve(lq, mq - mp)
     log_ratio = 2 * (np.log(np.diag(lq)).sum() - np.log(np.diag(lp)).sum())
@@ -31,7 +31,7 @@ def gaussian_kl(mean_p: ArrayLike, cov_p: ArrayLike, mean_q: ArrayLike, cov_q: A
 def _cholesky(name: str, cov: ArrayLike, k: int) -> np.ndarray:
     matrix = np.atleast_2d(np.asarray(cov, dtype=np.float64))
     if matrix.shape != (k, k):
-        raise ValueError(f"{name} has shape {matrix.shape}: must be ({k}, {k}), as the means have {k} entries")
+        raise ValueError(f"{name} has shape {matrix.shape}: must be ({k}, {k}), because the means have {k} entries")
     if not np.allclose(matrix, matrix.T, rtol=1e-10, atol=0):
         raise ValueError(f"{name}: must be symmetric")
     try:

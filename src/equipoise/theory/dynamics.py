@@ -1,4 +1,4 @@
-"""What an optimizer does to a tensor, in theory's words: `Dynamics`, of which all other questions are asked.
+"""`Dynamics`: what an optimizer does to a tensor, in the terms of theory. It answers all other questions.
 
     w ← a·w − η·s·u        u: the rule's direction     s: its scale     a: what decay keeps     then the move
 
@@ -74,7 +74,7 @@ def matrix_scale(rows: int, columns: int, rule: str) -> float:
 
 
 class MatrixLayout(NamedTuple):
-    """What of a parameter is a matrix to Muon and its kin.
+    """Which part of a parameter is a matrix to Muon and similar optimizers.
 
     Attributes:
         stack: how many matrices it is: a stack of experts, a fused QKV or heads that are split.
@@ -173,12 +173,12 @@ class Dynamics:
 
     @classmethod
     def from_dict(cls, fields: Mapping[str, Any]) -> Self:
-        """Read what `to_dict` gave."""
+        """The inverse of `to_dict`."""
         made: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in fields.items()}
         return cls(**made)
 
     def to_dict(self) -> dict[str, Any]:
-        """All fields, as JSON can hold them."""
+        """All fields, as plain data for JSON."""
         return dataclasses.asdict(self) | {"betas": list(self.betas)}
 
     # What of a tensor it sees
@@ -190,28 +190,28 @@ class Dynamics:
 
     @property
     def by_size(self) -> bool:
-        """Whether norms are as √size, so that tensors which start alike share a forecast."""
+        """Whether norms grow as √size, so that tensors with the same initial RMS share a forecast."""
         return not self.by_gradient and self.optimizer not in ("muon", "ngd")
 
     @property
     def averaging(self) -> float:
-        """The factor of the average that gradients go into; 0 where there is none."""
+        """The factor of the average over gradients; 0 if there is none."""
         return 0.0 if self.optimizer in ("rmsprop", "ngd") else self.betas[self.optimizer == "lion"]
 
     def holds(self, ndim: int) -> bool:
-        """Whether the move holds the norm of a tensor with so many dimensions, so that decay does not act on it."""
+        """Whether the move keeps the norm of a tensor with this many dimensions, so that decay does not act on it."""
         return self.move != "decay" and (ndim > 1 if self.rotate is None else self.rotate)
 
     def turns(self, ndim: int) -> bool:
-        """Whether the move turns a tensor with so many dimensions at a fixed norm."""
+        """Whether the move rotates a tensor with this many dimensions at a fixed norm."""
         return self.move in ("rotate", "hyperball") and self.holds(ndim)
 
     def forecasts(self, ndim: int) -> bool:
-        """Whether norm and rotation of such a tensor follow from a random walk."""
+        """Whether norm and rotation of a tensor with this many dimensions can be forecast."""
         return self.move != "constrain" and not self.turns(ndim)
 
     def layout(self, shape: Shape) -> MatrixLayout | None:
-        """What of a tensor is a matrix; None where the optimizer works on single weights.
+        """Which part of a tensor is a matrix; None if the optimizer works on single weights.
 
         A convolution is one matrix out × in·k². A tensor of three dimensions is a stack where `stacked` says so.
         """
@@ -225,7 +225,7 @@ class Dynamics:
         return MatrixLayout(stack * self.split, rows, columns, scale)
 
     def scale_of(self, shape: Shape) -> float:
-        """What the direction of a tensor is multiplied by, besides lr."""
+        """The factor on the direction of a tensor, besides lr."""
         layout = self.layout(shape)
         if layout is not None:
             return layout.scale
@@ -258,7 +258,7 @@ class Dynamics:
         return started_square(_direction(self, 1), t, corrected=self.corrects, zero_init=self.zero_init)
 
     def steady_update(self, shape: Shape, grad_norm: float = 1.0) -> float:
-        """‖s·u‖ when the gradient is the same at every step: the longest that updates can be for long."""
+        """‖s·u‖ when the gradient is the same at every step: the largest update that can persist."""
         return longest(self.direction(shape), grad_norm) * self.scale_of(shape)
 
     def growth(self, t: int) -> float:
@@ -281,7 +281,7 @@ class Dynamics:
     # What a step does
 
     def lost(self, lr: Any, weight_decay: Any) -> Any:
-        """d, the share of the weights that decoupled decay takes in this step; 0 where decay goes another way.
+        """d, the share of the weights that decoupled decay removes in this step; 0 if decay is not decoupled.
 
         Args:
             lr: η, a number, an array or a tensor.
@@ -292,7 +292,7 @@ class Dynamics:
         return decay_share(lr, weight_decay, decay=self.decay, lr_max=self.lr_max)
 
     def decay_share(self, lr: Any, weight_decay: Any) -> Any:
-        """The share of the weights that a step's decay takes in the long run, 1 or more included.
+        """The share of the weights that a step's decay removes in the long run; may be 1 or more.
 
         L2 that goes through SGD's momentum takes ηλ/(1−α) to first order ([kosson2024] Eq. 44), and ηλ where there is
         none. What Adam makes of L2 depends on the gradients: it is counted as ηλ.
@@ -339,7 +339,7 @@ class Dynamics:
         return _settled(self, shape, lr, weight_decay, grad_norm, self.method if method is None else method)
 
     def asked(self, shape: Shape, *, lr: float, weight_decay: float) -> float:
-        """The rotation that a move on the sphere is asked for in a step: the angle, or what follows from lr and decay.
+        """The rotation of a move on the sphere in a step: the given angle, or the one that follows from lr and decay.
 
         Args:
             shape: of the tensor.
@@ -370,7 +370,7 @@ class Dynamics:
         drift: ArrayLike = 0.0,
         size: ArrayLike = 1.0,
     ) -> Forecast:
-        """Norm, rotation and update size at every step of a run; where the move turns the tensor, as it is asked to.
+        """Norm, rotation and update size at every step of a run; for moves that rotate, the given rotation.
 
         Args:
             shape: of the tensor, or how many weights a neuron has.
@@ -463,7 +463,7 @@ LEVELS = 64
 
 
 def by_level(what: Callable[[float, float], tuple[float, ...]], lr: Array, weight_decay: Array) -> tuple[Array, ...]:
-    """What a function says at each lr and weight decay; where there are many, from a few in a row."""
+    """The values of a function at each lr and weight decay, interpolated if there are many."""
     both = np.stack([lr, weight_decay])
     pairs, which = np.unique(both, axis=1, return_inverse=True)
     many = pairs.shape[1] > LEVELS
@@ -509,7 +509,7 @@ def _settled(
 
 
 _AGED = 1 << 40
-"""A step at which averages have forgotten how they began."""
+"""A step at which averages have forgotten their start."""
 
 
 @lru_cache(maxsize=256)

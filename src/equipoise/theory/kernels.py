@@ -1,4 +1,4 @@
-"""How an update direction resembles its own past: the autocorrelations R(k) of [theory] 1.
+"""The autocorrelations R(k) of an update direction.  [theory] 1.
 
 Every optimizer averages gradients with a filter and then bends the average: not at all (SGDM), by 1/√v (Adam), by the
 sign (SignSGDM, Lion), by the matrix sign (Muon). The filter gives the correlation ρ(k) of the averages, the bend turns

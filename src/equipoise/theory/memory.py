@@ -1,4 +1,4 @@
-"""What each batch contributes to the final weights, and schedules from wanted contributions.  [theory] 3 and 5.
+"""What each batch contributes to the final weights, and schedules for given contributions.  [theory] 3 and 5.
 
 A decoupled step w_t = a_t w_{t−1} − η_t u_t unrolls to w_T = P·w_0 − Σ_j c_j u_j. The contributions c_j say how long a
 batch is remembered; lr and weight decay can be chosen so that they follow any wanted profile.
@@ -20,7 +20,7 @@ from equipoise.theory.directions import kept_share
 
 @dataclass(frozen=True)
 class Memory:
-    """What is left in the weights of each batch and of the initialisation; entry j belongs to step j + 1.
+    """What each batch and the initialisation contribute to the weights; entry j belongs to step j + 1.
 
     Attributes:
         weights: c_j = η_j Π_{i>j} a_i, the contribution of u_j to −w_T (with momentum: of gradient g_j).
@@ -42,7 +42,7 @@ class Memory:
         return self.weights / self.weights.sum()
 
     def period_to(self, fraction: float) -> float:
-        """How many steps before the end memory was `fraction` of today's: Σ η_iλ_i = ln(1/fraction).
+        """How many steps before the end memory was `fraction` of its last value: Σ η_iλ_i = ln(1/fraction).
 
         Between steps it is interpolated. Where the whole run forgets less than that, the run's mean rate is carried
         on; without decay it is infinite.
@@ -69,20 +69,20 @@ class Memory:
         return float(ages @ self.share)
 
     def parts(self, count: int = 10) -> Array:
-        """The share that each of `count` equal stretches of the run contributes; sums to 1."""
+        """The share that each of `count` equal parts of the run contributes; sums to 1."""
         n = _check.whole("count", count, low=1)
         total = np.concatenate([[0.0], np.cumsum(self.share)])
         edges = np.linspace(0, len(self.weights), n + 1)
         return np.diff(np.interp(edges, np.arange(len(total)), total))
 
     def per_epoch(self, steps_per_epoch: int) -> Array:
-        """The share that each epoch contributes, the last one perhaps unfinished; sums to 1."""
+        """The share that each epoch contributes; the last one may be incomplete; sums to 1."""
         n = _check.whole("steps_per_epoch", steps_per_epoch, low=1)
         starts = np.arange(0, len(self.weights), n)
         return np.add.reduceat(self.share, starts)
 
     def per_batch(self, steps_per_epoch: int) -> Array:
-        """The share that each batch of the data contributes over all epochs, where epochs keep their order."""
+        """The share that each batch of the data contributes over all epochs, if epochs keep their order."""
         n = _check.whole("steps_per_epoch", steps_per_epoch, low=1)
         padded = np.zeros(math.ceil(len(self.weights) / n) * n)
         padded[: len(self.weights)] = self.share

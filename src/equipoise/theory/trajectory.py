@@ -20,7 +20,7 @@ from equipoise.theory.memory import Memory, memory
 
 @dataclass(frozen=True)
 class Forecast:
-    """What a run is expected to do; entry t of each array belongs to step t + 1.
+    """What a run is expected to do. Entry t of each array belongs to step t + 1.
 
     Attributes:
         norm: ‖w‖ after the step.

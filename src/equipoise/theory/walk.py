@@ -58,7 +58,7 @@ def settle(
     """
     eta, a, g2 = lr, kept, grad_norm**2
     if 0 < eta < 1e-120 and (u.coupled or a < 1):
-        raise ValueError(f"lr = {lr!r}: must be 0 or at least 1e-120, as squares of smaller numbers are lost")
+        raise ValueError(f"lr = {lr!r}: must be 0 or at least 1e-120, because squares of smaller numbers underflow")
     if u.coupled:
         return (_coupled if method == "exact" else _coupled_small_step)(u, eta, weight_decay, g2)
     if a == 1.0 or eta == 0.0:

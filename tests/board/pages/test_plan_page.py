@@ -177,17 +177,22 @@ def test_a_live_page_can_begin_from_trained_weights() -> None:
     assert far is not None
     assert found["curves"]["left"][0, -1] == pytest.approx(far.expected)
     assert np.isnan(found["curves"]["left"][1]).all(), "of the pinned one it is another quantity"
-    assert json.loads(live_sources(Knobs())["notes"]["json"][0])["left"][0] == "What is left of the initialisation"
+    assert json.loads(live_sources(Knobs())["notes"]["json"][0])["left"][0] == "Initialisation left"
 
 
 def test_fine_tuning_is_shown_by_its_distance() -> None:
     plan = eq.plan(optimizer="adamw", lr=2e-5, weight_decay=0.01, steps=600, finetune=True)
     rows = dict(summary(plan))
-    assert set(rows) == {"RMS at the start", "distance by a random walk", "if gradients never change", "taken by decay"}
+    assert set(rows) == {
+        "RMS, start",
+        "distance by a random walk",
+        "if gradients never change",
+        "removed by decay",
+    }
     far = plan.main_travel
     assert far is not None
     assert curves_of(plan)["left"][-1] == pytest.approx(far.expected)
     page = plan_html(plan)
     assert "Distance from the start" in page
-    assert "What is left of the initialisation" not in page
+    assert "Initialisation left" not in page
     assert "--finetune" in page

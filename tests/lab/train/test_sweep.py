@@ -138,7 +138,10 @@ def test_a_sweep_that_is_stopped_says_how_to_go_on(tmp_path: Path) -> None:
         sweep.kill()
         sweep.communicate()
     assert sweep.returncode == 130
-    assert said.splitlines()[-1] == "equipoise: stopped; the same command goes on with the trials in lab/sweep-base"
+    assert (
+        said.splitlines()[-1]
+        == "equipoise: stopped; run the same command to continue with the trials in lab/sweep-base"
+    )
 
 
 def test_a_killed_sweep_goes_on(tmp_path: Path) -> None:

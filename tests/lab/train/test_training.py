@@ -29,7 +29,7 @@ def test_a_trial_is_its_fields() -> None:
     assert len(keys) == 4
     with pytest.raises(ValueError, match="field = 'learning_rate': must be one of"):
         QUICK.vary({"learning_rate": 1})
-    with pytest.raises(ValueError, match=r"watch = .*: must be something that JSON can hold"):
+    with pytest.raises(ValueError, match=r"watch = .*: must be JSON-serialisable"):
         Trial(watch={"sinks": [object()]})
 
 

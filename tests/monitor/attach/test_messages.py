@@ -55,7 +55,7 @@ def test_each_error_is_logged_once_and_how_the_run_ended(tmp_path: Path, caplog:
         assert record.getMessage().endswith(f"Look: equipoise report '{tmp_path}/a b'")
     assert said[-1].levelno == logging.INFO
     assert f"{tmp_path}/a b finished after 40 steps, loss NaN" in said[-1].getMessage()
-    assert " of 40 steps measured, to step 40; " in said[-1].getMessage()
+    assert " of 40 steps measured, up to step 40; " in said[-1].getMessage()
     assert all(code in said[-1].getMessage() for code in grave)
 
 
@@ -130,7 +130,7 @@ def test_log_takes_a_mapping(tmp_path: Path, caplog: pytest.LogCaptureFixture) -
     with eq.watch(model, optimizer, tmp_path) as watch:
         train(model, optimizer, 1)
         watch.log({"loss": torch.tensor(2.0), "train/accuracy": 0.5}, epoch=1)
-        for wrong, says in ((3.0, "float"), ([("loss", 1)], "list"), ({1: 2.0}, "1 is no name")):
+        for wrong, says in ((3.0, "float"), ([("loss", 1)], "list"), ({1: 2.0}, "1 is not a name")):
             with pytest.raises(ValueError, match=says):
                 watch.log(wrong)  # type: ignore[arg-type]
         with pytest.raises(ValueError, match="'loss' is in the mapping and a keyword"):
@@ -148,7 +148,7 @@ def test_log_takes_a_mapping(tmp_path: Path, caplog: pytest.LogCaptureFixture) -
 
 def test_an_optimizer_of_another_model_is_refused(tmp_path: Path) -> None:
     model, other = network(), network()
-    with pytest.raises(ValueError, match="6 of its 6 parameters are not the model's; give the optimizer"):
+    with pytest.raises(ValueError, match="none of its 6 parameters belong to the model; pass the optimizer"):
         eq.watch(model, SGD(other.parameters(), lr=0.1), tmp_path)
     assert not list(tmp_path.iterdir())
     eq.watch(None, SGD(other.parameters(), lr=0.1), tmp_path / "none").close()
@@ -178,4 +178,4 @@ def test_parameters_beside_the_models_are_a_warning(tmp_path: Path) -> None:
         pass
     (found,) = watch.findings
     assert (found.code, found.severity) == ("other-parameters", "warning")
-    assert found.evidence == "2 of the optimizer's 8 parameters are not the model's"
+    assert found.evidence == "2 of the optimizer's 8 parameters do not belong to the model"

@@ -78,7 +78,7 @@ def test_fine_tuning_gets_no_advice_for_training_from_scratch(tmp_path: Path) ->
             words = taken_as(run.meta)
             assert Look(run).now().taken_as == words
             if told is None:
-                assert words == "fine-tuning: the gains of 2 of 2 norms have moved; finetune=False says otherwise"
+                assert words == "fine-tuning: the gains of 2 of 2 norms have moved; pass finetune=False if it is not"
             else:
                 assert words is None
     assert said[False] >= {"decay-on-gains", "adam-l2"}
@@ -120,7 +120,7 @@ def test_adapters(tmp_path: Path) -> None:
             series = run.series(quantity, "3.right")
             assert not len(series.steps) or (series.steps[0] > 1 and np.isfinite(series.values).all()), quantity
         rows = dict(facts(gather(run)))
-        assert rows["began at 0"].startswith("3 tensors, now of RMS ")
+        assert rows["started at 0"].startswith("3 tensors, now of RMS ")
         assert "of ‖w₀‖" in rows["distance from the start"]
 
 
@@ -141,7 +141,7 @@ def test_facts_are_measured(tmp_path: Path) -> None:
     train(model, torch.optim.AdamW(model.parameters(), lr=0.02, weight_decay=0.1), 300, tmp_path, neurons=64)
     with eq.Run.open(tmp_path) as run:
         found = {f.code: f for f in diagnose(run)}
-        assert found["decay-takes-start"].evidence.startswith("weight decay takes away 45%")
+        assert found["decay-takes-start"].evidence.startswith("weight decay removes 45%")
         assert found["far-from-start"].severity == "info"
         e = Evidence(run)
         far = distances(e.mean("norm")[-1], e.mean("angle")[-1], e.start)

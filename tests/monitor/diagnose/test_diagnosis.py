@@ -434,7 +434,7 @@ def test_runs_without_settings_have_no_forecast(tmp_path: Path) -> None:
         assert stored.diagnose() == []
         with pytest.raises(ValueError, match="does not say what its optimizer was"):
             stored.compare("w")
-        with pytest.raises(ValueError, match="tensor = 'x': must be one of the run's 1 tensors, as w"):
+        with pytest.raises(ValueError, match="tensor = 'x': must be one of the run's 1 tensors, such as w"):
             stored.compare("x")
         with pytest.raises(ValueError, match="neuron = 2: must be a sampled neuron of w"):
             stored.compare("w", neuron=2)

@@ -83,7 +83,7 @@ def test_a_run_that_goes_on_with_another_runs_training(tmp_path: Path) -> None:
     watched(tmp_path, [0.01] * 50, first=1001, resume=1000, every=1)
     with Run.open(tmp_path) as run:
         assert run.coverage == Coverage(50, 50, 1050, start=1000)
-        assert str(run.coverage) == "50 of 50 steps measured, to step 1,050"
+        assert str(run.coverage) == "50 of 50 steps measured, up to step 1,050"
         found = Remembered(run).of(0)
         assert found is not None
         assert len(found.weights) == 50
@@ -118,14 +118,14 @@ def test_a_group_that_comes_late_did_nothing_before(tmp_path: Path) -> None:
 def test_when_enough_was_measured(measured: int, steps: int, last: int, enough: bool) -> None:
     coverage = Coverage(measured, steps, last)
     assert coverage.enough == enough
-    assert coverage.verdict.startswith("Nothing odd" if enough else "Too little was measured to say")
+    assert coverage.verdict.startswith("No problems found" if enough else "Too little was measured to say")
 
 
 def test_a_diagnosis_says_what_it_is_of(tmp_path: Path) -> None:
     with Run.open(watched(tmp_path, [1e-3] * 60, every=50)) as run:
         found = run.diagnose()
         assert found.coverage == Coverage(2, 60, 50)
-        assert "2 of 60 steps measured, to step 50" in repr(found)
+        assert "2 of 60 steps measured, up to step 50" in repr(found)
 
 
 def test_rotation_over_its_forecast_is_the_same_everywhere(tmp_path: Path) -> None:

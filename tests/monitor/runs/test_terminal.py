@@ -86,7 +86,7 @@ def test_layers_sort_and_top(tmp_path: Path) -> None:
         assert names(sort="model") == ["a.weight", "b.attn.weight", "c.attn.weight", "d.weight"]
         assert names(2) == ["d.weight", "b.attn.weight"]
         assert Look(run).now(1).hidden == 3
-        assert "no layer has a name like this" in text(render(Look(run, layers="none").now()))
+        assert "no layer matches this name" in text(render(Look(run, layers="none").now()))
         with pytest.raises(ValueError, match="--sort = 'size': must be one of"):
             Look(run, sort="size")
 
@@ -106,7 +106,7 @@ def test_it_is_readable_at_every_width(tmp_path: Path) -> None:
     with Run.open(made(tmp_path / "a")) as run:
         now = Look(run).now()
     wide = text(render(now))
-    for word in ("finished", "step 4", "loss 0.25", "2 ms a step", "watching 1.0%", "layers 0.25", "lr 0.1 to 0.3"):
+    for word in ("finished", "step 4", "loss 0.25", "2 ms per step", "watching 1.0%", "layers 0.25", "lr 0.1 to 0.3"):
         assert word in wide, word
     for word in (
         "λ_e",
@@ -158,14 +158,14 @@ def test_what_is_measured_less_often_than_logged_says_so(tmp_path: Path) -> None
         now = Look(run).now()
     assert (now.step, now.coverage.measured, now.coverage.last) == (19_999, 1, 1)
     assert now.layers[0].values["rotation"] == pytest.approx(0.01)
-    assert "1 of 19,999 steps measured, to step 1" in text(render(now), 300)
+    assert "1 of 19,999 steps measured, up to step 1" in text(render(now), 300)
 
 
 def test_a_run_without_rows(tmp_path: Path) -> None:
     with begin(tmp_path), Run.open(tmp_path) as run:
         now = Look(run).now()
         assert now.step is None
-        assert "nothing is measured yet" in text(render(now))
+        assert "nothing has been measured yet" in text(render(now))
 
 
 def test_live_until_the_run_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -150,7 +150,7 @@ def test_a_column_in_two_kinds_needs_the_kind(tmp_path: Path) -> None:
         writer.append(1, [1, 2, 3])
         writer.append(1, [10], kind="slow")
     with Run.open(tmp_path / "run") as run:
-        with pytest.raises(RunError, match="kind = None: must be given, as loss is in main, slow"):
+        with pytest.raises(RunError, match="kind = None: must be given, because loss is in main, slow"):
             run.series("loss")
         assert run.series("loss", kind="slow").values == [10]
 

@@ -24,7 +24,7 @@ from equipoise.planner import Finding
 
 def test_an_existing_run_needs_resume(tmp_path: Path) -> None:
     write(tmp_path, numbers(5))
-    with pytest.raises(RunError, match=r"holds a run already \(last step 5\); pass resume=True to append"):
+    with pytest.raises(RunError, match=r"already holds a run \(last step 5\); pass resume=True to append"):
         RunWriter(tmp_path)
     write(tmp_path, numbers(2), first=6, resume=True)
     with Run.open(tmp_path) as run:
@@ -83,7 +83,7 @@ def test_resume_begins_at_one_step_for_all_kinds(tmp_path: Path) -> None:
 def test_a_second_writer_is_refused(tmp_path: Path) -> None:
     code = "import sys; from equipoise.monitor import RunWriter; RunWriter(sys.argv[1], resume=True)"
     with RunWriter(tmp_path, layouts=[LAYOUT]):
-        with pytest.raises(RunError, match=r"is being written by this process .*; stop that, or choose"):
+        with pytest.raises(RunError, match=r"is being written by this process .*; close that writer, or choose"):
             RunWriter(tmp_path, resume=True)
         other = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, check=False)
         assert "is being written by process" in other.stderr
@@ -99,7 +99,7 @@ def test_a_file_is_not_a_directory(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ((1, [1, 2]), r"row has shape \(2,\): must be \(3,\), as layout 'main' says"),
+        ((1, [1, 2]), r"row has shape \(2,\): must be \(3,\), by layout 'main'"),
         ((1, [1, 2, "x"]), "could not convert string"),
         ((0.5, [1, 2, 3]), "step = 0.5: must be a whole number ≥ 0"),
         ((7, [1, 2, 3]), "step = 7: must be > 7, the last one"),
@@ -138,7 +138,7 @@ def test_meta_that_json_cannot_hold(tmp_path: Path) -> None:
     loop.append(loop)
     with (
         RunWriter(tmp_path, strict=True) as writer,
-        pytest.raises(ValueError, match="meta 'x': must be something that"),
+        pytest.raises(ValueError, match="meta 'x': must be JSON-serialisable"),
     ):
         writer.meta("x", loop)
 

@@ -110,7 +110,9 @@ def test_trained_weights_are_told(norm: bool) -> None:
     for seed in range(3):
         verdict = judge(model := trained(300, norm=norm, seed=seed), model.parameters())
         assert verdict.finetune
-        assert ("gains of 2 of 2 norms have moved" if norm else "matrices are not as an initialisation") in verdict.why
+        assert (
+            "gains of 2 of 2 norms have moved" if norm else "matrices do not look like an initialisation"
+        ) in verdict.why
 
 
 def test_strangeness_is_of_training_and_not_of_scale_or_padding() -> None:
@@ -185,14 +187,14 @@ def test_the_user_has_the_last_word() -> None:
     optimizer = torch.optim.AdamW(new, lr=1e-3)
     plan = eq.plan(model, optimizer, steps=100)
     assert plan.setting.assumptions[0] == (
-        "taken as fine-tuning: 91 % of the parameters are frozen; finetune=False says otherwise"
+        "treated as fine-tuning: 91 % of the parameters are frozen; pass finetune=False if it is not"
     )
     assert plan.setting.assumptions[0] in " ".join(str(plan).split())
     assert eq.plan(model, optimizer, steps=100, finetune=False).setting.finetune is False
     fresh = net()
     told = eq.plan(fresh, torch.optim.AdamW(fresh.parameters(), lr=1e-3), steps=100, finetune=True)
     assert told.setting.finetune is True
-    assert not any("taken as" in a for a in told.setting.assumptions)
+    assert not any("treated as" in a for a in told.setting.assumptions)
     assert eq.plan(fresh, "adamw", lr=1e-3, steps=10).setting.finetune is False
     assert eq.plan(trained(300), "adamw", lr=1e-3, steps=10).setting.finetune is True
     with pytest.raises(ValueError, match="finetune = 'yes': must be true or false, or left out"):
@@ -206,7 +208,7 @@ def test_a_plan_of_fine_tuning_speaks_of_distance_and_not_of_equilibrium() -> No
     assert plan.findings == ()
     text = str(plan)
     assert "distance from the start" in text
-    assert "taken by decay" in text
+    assert "removed by decay" in text
     for word in ("equilibrium", "timescale", "reached at", "initialisation left"):
         assert word not in text
     told = plan.to_dict()

@@ -1,4 +1,4 @@
-"""Several runs on one page: what is set differently, and what came of it."""
+"""Several runs on one page: how their settings and results differ."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def compare_figures(key: str, runs: int) -> dict[str, Any]:
         "logged": lines_figure(key, "logged", "loss", shared, band=True),
         "schedule": lines_figure(key, "schedule", "learning rate", shared),
         "norm": lines_figure(key, "norm", "‖w‖", **common),
-        "rotation": lines_figure(key, "rotation", "radian a step", **common),
+        "rotation": lines_figure(key, "rotation", "radians per step", **common),
         "effective": lines_figure(key, "effective", "", shared),
         "radial": lines_figure(key, "radial", "", shared),
     }

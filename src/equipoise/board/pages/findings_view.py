@@ -1,4 +1,4 @@
-"""Findings as a page shows them: what is odd, the curve that shows it, and what to do."""
+"""Findings as a page shows them: the evidence, the curve that shows it, and what to do."""
 
 from __future__ import annotations
 

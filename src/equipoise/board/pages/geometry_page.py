@@ -1,4 +1,4 @@
-"""The geometry of a step: weight, decay and update as the right triangle that they are, from a run's own numbers.
+"""The geometry of a step: weight, decay and update as a triangle, from the numbers of a run.
 
 After [norm-note]: the update is nearly at a right angle to the weights, so it makes them longer, and decay makes them
 shorter; where the two meet, the norm stays.
@@ -96,7 +96,7 @@ def geometry_figures(key: str) -> dict[str, Any]:
     """The figures of the page, empty."""
     whole = _drawing(f"{key}-whole", 250, match_aspect=True)
     tip = _drawing(f"{key}-tip", 460)
-    budget = lines_figure(key, "budget", "share of ‖w‖² a step", None, height=250, x_axis_type="log", legend=True)
+    budget = lines_figure(key, "budget", "share of ‖w‖² per step", None, height=250, x_axis_type="log", legend=True)
     return {"whole": whole, "tip": tip, "budget": budget}
 
 

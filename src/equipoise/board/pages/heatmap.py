@@ -1,4 +1,4 @@
-"""Layers × time: one glance tells which layer is off."""
+"""A heatmap of layers × time, which shows which layer is off."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Figures whose lines the page chooses: one line a layer, group or run, its forecast dashed, its spread as a band."""
+"""Line figures with one line per layer, group or run, its forecast dashed, its spread as a band."""
 
 from __future__ import annotations
 

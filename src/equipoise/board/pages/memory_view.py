@@ -1,4 +1,4 @@
-"""What each batch so far contributes to the weights now."""
+"""The contribution of each batch to the current weights."""
 
 from __future__ import annotations
 

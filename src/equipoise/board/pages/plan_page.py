@@ -1,4 +1,4 @@
-"""The page of a plan: turn a knob, and see what the run would do."""
+"""The page of a plan: change a setting, and see what the run would do."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ SECONDS = 6.0
 
 FELT = "‖update‖/‖w‖"
 CURVES = {
-    "lr": ("Learning rate", "What the schedule asks for.", "learning rate"),
-    "effective": ("Effective learning rate", f"{FELT}: the step as the normalised weights feel it.", FELT),
+    "lr": ("Learning rate", "Set by the schedule.", "learning rate"),
+    "effective": ("Effective learning rate", f"{FELT}: the size of a step relative to the weights.", FELT),
     "rms": ("Size of the weights", "Root mean square of the largest matrix.", "RMS"),
-    "rotation": ("Rotation", "Angle by which a step turns the weights.", "radian a step"),
+    "rotation": ("Rotation", "Angle by which a step rotates the weights.", "radians per step"),
     "share": (
-        "What each batch contributes",
-        "To the final weights; 1 where all count the same.",
+        "Contribution of each batch",
+        "To the final weights; 1 if all batches count the same.",
         "times an equal share",
     ),
-    "left": ("What is left of the initialisation", "Share of the initial weights in the weights.", "share"),
+    "left": ("Initialisation left", "Share of the initial weights in the current ones.", "share"),
 }
 """What is drawn: title, words, and the y axis."""
 
@@ -72,24 +72,24 @@ def summary(plan: Plan) -> list[list[str]]:
     m, main = plan.memory, plan.main
     if plan.setting.finetune:
         far = plan.main_travel
-        rows = [["RMS at the start", number(main.tensor.rms)]]
+        rows = [["RMS, start", number(main.tensor.rms)]]
         if far is not None and far.start:
             rows.append(["distance by a random walk", f"{percent(far.expected)} of ‖w₀‖"])
             rows.append(["if gradients never change", f"{percent(far.farthest)} of ‖w₀‖"])
-            rows.append(["taken by decay", f"{percent(far.taken)} of ‖w₀‖"])
+            rows.append(["removed by decay", f"{percent(far.taken)} of ‖w₀‖"])
         return rows
     time = plan.timescale_steps
-    rows = [["timescale of memory, steps", number(time) if math.isfinite(time) else "for ever"]]
+    rows = [["timescale, steps", number(time) if math.isfinite(time) else "unlimited"]]
     if m is not None:
         rows.append(["initialisation left", f"{100 * m.init_share:.3g} %"])
         rows.append(["batches remembered", number(m.effective_steps)])
     if main.forecast is not None and main.equilibrium is not None:
         e, root = main.equilibrium, math.sqrt(main.tensor.size)
-        rows.append(["RMS at the start", number(main.tensor.rms)])
-        rows.append(["RMS at the end", number(main.forecast.norm[-1] / root)])
+        rows.append(["RMS, start", number(main.tensor.rms)])
+        rows.append(["RMS, end", number(main.forecast.norm[-1] / root)])
         settles = math.isfinite(e.norm)
-        rows.append(["RMS in equilibrium", number(e.norm / root) if settles else "grows"])
-        rows.append(["rotation in equilibrium", number(e.rotation) if settles else "falls"])
+        rows.append(["RMS, equilibrium", number(e.norm / root) if settles else "grows"])
+        rows.append(["rotation, equilibrium", number(e.rotation) if settles else "falls"])
         when = main.steps_to_reach
         rows.append(["equilibrium at step", "never" if when is None else number(when)])
     return rows

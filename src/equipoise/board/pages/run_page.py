@@ -1,4 +1,4 @@
-"""The page of a run: how it is, what is odd, and what every layer does."""
+"""The page of a run: its state, its findings, and what every layer does."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def run_figures(key: str) -> dict[str, Any]:
         "schedule": lines_figure(key, "schedule", "learning rate", legend=True, **common),
         "heat": heatmap(key, shared),
         "norm": lines_figure(key, "norm", "‖w‖", dashed=True, band=True, **common),
-        "rotation": lines_figure(key, "rotation", "radian a step", dashed=True, band=True, **common),
+        "rotation": lines_figure(key, "rotation", "radians per step", dashed=True, band=True, **common),
         "effective": lines_figure(key, "effective", "", **common),
         "radial": lines_figure(key, "radial", "", **common),
         "spectrum": lines_figure(key, "spectrum", "", **common),
@@ -107,12 +107,12 @@ def sentence(data: RunData) -> str:
     level = f", {data.final}" if data.final is not None else ""
     if not data.last:
         return {
-            "running": "Training has begun, and no step has been measured yet.",
+            "running": "Training has started, but no step has been measured yet.",
             "empty": "Finished without a single measured step: was optimizer.step() called?",
         }.get(data.status, f"{ENDS.get(data.status, 'Crashed')} before a step was measured.")
     if data.status == "running":
         ago = max(0.0, time.time() - data.since - data.seconds)
-        seen = f", last heard of {duration(ago)} ago" if ago > 5 else ""
+        seen = f", last update {duration(ago)} ago" if ago > 5 else ""
         return f"Running: step {data.last:,} after {took}{level}{seen}."
     if data.status in ENDS:
         return f"{ENDS[data.status]} at step {data.last:,}, after {took}{level}."
@@ -123,7 +123,7 @@ def said(data: RunData) -> str:
     """What was found, and if nothing was, what that means."""
     if data.findings:
         return tally(data.findings)
-    return data.coverage.verdict if data.reviewed else "Not looked at yet."
+    return data.coverage.verdict if data.reviewed else "Not reviewed yet."
 
 
 def facts(data: RunData) -> list[list[str]]:
@@ -141,11 +141,11 @@ def facts(data: RunData) -> list[list[str]]:
         rows.append(["tensors", f"{len(data.tensors):,}, {_matrices(data):,} of them matrices"])
     tuning = taken_as(data.meta)
     if tuning is not None:
-        rows.append(["taken as", tuning])
+        rows.append(["treated as", tuning])
         rows += _distance(data)
     found = data.remembered
     if found is not None and tuning is not None:
-        rows.append(["taken by decay", f"{percent(1 - found.init_share)} of the initial weights"])
+        rows.append(["removed by decay", f"{percent(1 - found.init_share)} of the initial weights"])
     elif found is not None:
         rows.append(["batches remembered", f"{number(found.effective_steps)} of {data.coverage.steps:,}"])
         rows.append(["initialisation left", f"{100 * found.init_share:.3g} %"])
@@ -194,7 +194,7 @@ def _from_zero(data: RunData) -> list[list[str]]:
     sizes = _last(data, "norm")[new] / np.sqrt([float(np.prod(data.tensors[i].shape)) for i in new])
     if not np.isfinite(sizes).any():
         return []
-    return [["began at 0", f"{count(len(new), 'tensor')}, now of RMS {number(float(np.nanmedian(sizes)))}"]]
+    return [["started at 0", f"{count(len(new), 'tensor')}, now of RMS {number(float(np.nanmedian(sizes)))}"]]
 
 
 def _last(data: RunData, quantity: str) -> np.ndarray:

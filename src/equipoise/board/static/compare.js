@@ -124,7 +124,7 @@ EQ.kinds.compare = class {
       c.fill(`${this.key}-side${r.i}`, y ? [{ ...r, name: this.layer, xs: this.xs(r), ys: y, dashed: null }] : [], { ...this.options, fixed: true });
       this.source(`side${r.i}`).left[0].axis_label = "rotation";
       const mine = Array.from(c.column(this.part(r, "layers"), "name") ?? []);
-      card.querySelector("[data-heat-title]").textContent = `Rotation of each layer over ${EQ.against[against]}`;
+      card.querySelector("[data-heat-title]").textContent = `Rotation of each layer relative to ${EQ.against[against]}`;
       EQ.heat(`${this.key}-heat${r.i}`, this.part(r, "layers"), { xs: this.xs(r), low: this.low, high: this.high, logx: this.logx, against, rows: union.map((n) => mine.indexOf(n)), names: union.map((n) => (mine.includes(n) ? this.notes.short[n] : "")), marks: [[union.indexOf(this.layer), r.color]].filter(([at]) => at >= 0) });
     }
     // The same scale in every card, or there is nothing to compare.

@@ -1,6 +1,6 @@
-// Findings as cards: what is odd, its curve, what to do.
+// Findings as cards: what was found, its curve, and what to do.
 "use strict";
-EQ.findings = (place, findings, show, verdict = "Nothing odd was found.", clear = true) => {
+EQ.findings = (place, findings, show, verdict = "No problems found.", clear = true) => {
   const text = JSON.stringify([findings, verdict, clear]);
   if (place.dataset.shown === text) return; // a card that somebody has opened stays open
   place.dataset.shown = text;

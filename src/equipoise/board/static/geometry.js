@@ -117,10 +117,10 @@ EQ.kinds.geometry = class {
   say(at, layer, step) {
     const angle = Math.atan2(at.across, at.before + at.along), change = at.after / at.before - 1;
     const verb = Math.abs(change) < 0.02 * (at.across / at.before) ** 2 ? "keeps its norm" : change > 0 ? "gets longer" : "gets shorter";
-    this.found("[data-sentence]").textContent = `Step ${step.toLocaleString("en")} of ${layer}${this.which ? `, ${this.which.selectedOptions[0].textContent},` : ""} turns the weights by ${EQ.number(angle, 3)} rad (${EQ.number((angle * 180) / Math.PI, 2)}°); the vector ${verb}.`;
-    this.found("[data-tip-words]").textContent = `The same step, magnified; along the weights about ${EQ.number(Math.max(1, this.stretch), 2)} times more than across. Inside the dashed circle the norm falls, outside it grows.`;
+    this.found("[data-sentence]").textContent = `Step ${step.toLocaleString("en")} of ${layer}${this.which ? `, ${this.which.selectedOptions[0].textContent},` : ""} rotates the weights by ${EQ.number(angle, 3)} rad (${EQ.number((angle * 180) / Math.PI, 2)}°); the weight vector ${verb}.`;
+    this.found("[data-tip-words]").textContent = `The same step, magnified, about ${EQ.number(Math.max(1, this.stretch), 2)} times more along the weights than across. Inside the dashed circle the norm falls, outside it grows.`;
     const gained = at.after - (at.before - at.decay);
-    const rows = [["‖w‖ before", at.before], ["‖update‖", at.update], ["decay, lr·wd·‖w‖", at.decay], ["gained by the update", gained], ["‖w‖ after", at.after], ["angle", angle]];
+    const rows = [["‖w‖ before", at.before], ["‖update‖", at.update], ["decay, lr·wd·‖w‖", at.decay], ["growth by the update", gained], ["‖w‖ after", at.after], ["angle", angle]];
     this.found("[data-numbers]").replaceChildren(...rows.map(([k, v]) => EQ.el("div", {}, EQ.el("dt", {}, k), EQ.el("dd", {}, EQ.number(v, 5)))));
   }
 
@@ -130,7 +130,7 @@ EQ.kinds.geometry = class {
     const bent = (k) => (v.before[k] - v.decay[k]) ** 2;
     const curves = [
       { name: "update adds", color: EQ.color(0), xs: steps, ys: per((k) => v.after[k] ** 2 - bent(k)) },
-      { name: "decay takes", color: EQ.color(1), xs: steps, ys: per((k) => v.before[k] ** 2 - bent(k)) },
+      { name: "decay removes", color: EQ.color(1), xs: steps, ys: per((k) => v.before[k] ** 2 - bent(k)) },
     ];
     EQ.curves.fill(`${this.key}-budget`, curves, { logx: true });
     EQ.curves.extent(EQ.model(`${this.key}-budget`).x_range, steps[0], steps[steps.length - 1], false);

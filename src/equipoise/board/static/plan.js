@@ -50,7 +50,7 @@ EQ.kinds.plan = class {
     this.found("[data-knobs]").replaceChildren(...specs.map((s) => this.knob(s)));
     const kept = Object.entries(this.notes.kept ?? {});
     this.found("[data-kept]").replaceChildren(...kept.map(([k, v]) => EQ.el("div", {}, EQ.el("dt", {}, k), EQ.el("dd", {}, v))));
-    if (!this.live) this.found("[data-kept]").after(EQ.el("p", { class: "hint" }, "A file holds plans for other values of these two. `equipoise board` turns every knob."));
+    if (!this.live) this.found("[data-kept]").after(EQ.el("p", { class: "hint" }, "This file holds plans for other values of these two only. Use `equipoise board` to change every setting."));
   }
   knob(s) {
     const id = `${this.key}-knob-${s.name}`;

@@ -190,7 +190,7 @@ EQ.kinds.run = class {
     none.replaceChildren(...chosen.map(({ name, color, i }) => {
       const shape = EQ.curves.column(layers, "shape")[i];
       const dot = EQ.el("span", { class: "dot", style: `background:${color}` });
-      return EQ.el("button", { type: "button", class: "chip", "data-name": name, title: `${name}, ${shape}: click to leave out`, onclick: () => this.toggle(name) }, dot, c.column(layers, "short")[i], EQ.el("span", { class: "x", "aria-hidden": "true" }, "×"));
+      return EQ.el("button", { type: "button", class: "chip", "data-name": name, title: `${name}, ${shape}: click to remove`, onclick: () => this.toggle(name) }, dot, c.column(layers, "short")[i], EQ.el("span", { class: "x", "aria-hidden": "true" }, "×"));
     }));
     if (!chosen.length) none.append(EQ.el("span", { class: "hint" }, "None yet: click a row of the heatmap, or add by pattern."));
   }
@@ -211,9 +211,9 @@ EQ.kinds.run = class {
     const against = this.picked("against", this.notes.forecast ? ["forecast", "layers"] : ["layers"], this.notes.against ?? undefined);
     this.heatPicks = EQ.heat(`${this.key}-heat`, layers, { xs: this.xs, low, high, logx: this.logx, rows, names: rows.map((i) => short[i]), marks, against });
     this.against = EQ.against[against];
-    this.found("[data-heat-title]").textContent = `Which layer is off: rotation over ${this.against}`;
-    const slow = against === "forecast" ? "Blue turns too slowly, orange too fast." : "Blue turns more slowly than the median layer, orange faster.";
-    const why = this.notes.forecast || this.notes.loading ? "" : this.notes.finetune ? "Weights that were trained before have no forecast to be held against. " : "There is no forecast of this run. ";
+    this.found("[data-heat-title]").textContent = `Which layer is off: rotation relative to ${this.against}`;
+    const slow = against === "forecast" ? "Blue rotates too slowly, orange too fast." : "Blue rotates more slowly than the median layer, orange faster.";
+    const why = this.notes.forecast || this.notes.loading ? "" : this.notes.finetune ? "Pretrained weights have no forecast. " : "This run has no forecast. ";
     this.found("[data-heat-words]").textContent = `${slow} ${why}Click a row to choose it.`;
   }
   rowAt(y) {
@@ -252,7 +252,7 @@ EQ.kinds.run = class {
     error.textContent = n.error ?? "";
     this.found("[data-facts]").replaceChildren(...n.facts.map(([k, v]) => EQ.el("div", {}, EQ.el("dt", {}, k), EQ.el("dd", {}, v))));
     this.found("[data-norm-words]").textContent = `Band: 10 to 90 % of neurons, times √rows.${n.forecast ? " Dashed: the forecast." : ""}`;
-    this.found("[data-rotation-words]").textContent = `Angle by which each step turns the weights.${n.forecast ? " Dashed: the forecast." : ""} Band: 10 to 90 % of neurons.`;
+    this.found("[data-rotation-words]").textContent = `Angle by which each step rotates the weights.${n.forecast ? " Dashed: the forecast." : ""} Band: 10 to 90 % of neurons.`;
     EQ.findings(this.found("[data-findings]"), n.findings, (tensor) => {
       this.choose([tensor, ...this.chosen]);
       this.found(".chosen").scrollIntoView({ behavior: "smooth" });

@@ -1,4 +1,4 @@
-"""Data that needs no download, data that package registries have, and loaders for one's own copies."""
+"""Data that needs no download, data from package registries, and loaders for your own copies."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is reached without a network: rows that every table can have.
+"""Baselines without a network, as rows for tables.
 
 A text is predicted by how often tokens occur (unigram), or occur after the token before (bigram); classes by how often
 they occur (frequency), or by a linear model. Losses are those that `equipoise.lab.train.task.evaluate` has, in nats.

@@ -1,4 +1,4 @@
-"""Images in folders, one a class: ImageNet, Tiny ImageNet, one's own."""
+"""Images in one folder per class: ImageNet, Tiny ImageNet, your own."""
 
 from __future__ import annotations
 

@@ -59,5 +59,5 @@ def fast_resnet(data: Data, *, width: int = 64, norm: str = "batch") -> FastResN
     assert isinstance(data.train, Split)
     channels, side = data.train.x.shape[1], data.train.x.shape[-1]
     if side < 8:
-        raise ValueError(f"images have {side} pixels a side: must have 8 or more, as they are halved three times")
+        raise ValueError(f"images have {side} pixels a side: must have 8 or more, because they are halved three times")
     return FastResNet(channels, data.outputs, _check.whole("width", width, low=1), norm)

@@ -1,4 +1,4 @@
-"""Numbers over seeds, and claims held against them."""
+"""Statistics over seeds, and claims that are tested with them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An experiment's page in Markdown: what stands between its markers is written by code, the rest by hand."""
+"""An experiment's page in Markdown. The part between its markers is generated; the rest is written by hand."""
 
 from __future__ import annotations
 

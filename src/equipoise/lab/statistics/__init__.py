@@ -1,4 +1,4 @@
-"""How the lab decides: intervals that may be looked at several times, and checks of what a statement needs."""
+"""How the lab decides a claim: sequential intervals, and checks of what a claim needs."""
 
 from equipoise.lab.statistics.check import Check
 from equipoise.lab.statistics.sequential import ERROR, LOOKS, decide, margin, next_look

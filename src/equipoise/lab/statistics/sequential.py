@@ -1,4 +1,4 @@
-r"""A test that may be looked at several times: intervals whose errors add up to a stated rate.
+r"""A sequential test: intervals that may be looked at several times with a bounded total error rate.
 
 Seeds come in rounds. After each round the mean over seeds has an interval, and a claim is decided as soon as the
 interval lies on one side. Looking again and again inflates the errors of a 95 % interval. So there are at most five

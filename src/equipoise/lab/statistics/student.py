@@ -1,4 +1,4 @@
-"""Student's t distribution for whole degrees of freedom: numpy has none, and scipy is not asked for."""
+"""Student's t distribution for whole degrees of freedom, because numpy has none and scipy is not a dependency."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The singular values of gradients during a trial, and how their singular vectors lie to those of the weights."""
+"""The singular values of gradients during a trial, and how their singular vectors align with those of the weights."""
 
 from __future__ import annotations
 

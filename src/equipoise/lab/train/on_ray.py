@@ -1,4 +1,4 @@
-"""Trials on a Ray cluster. A worker that dies takes one trial with it, which Ray tries again."""
+"""Trials on a Ray cluster. If a worker dies, Ray tries its trial again."""
 
 from __future__ import annotations
 

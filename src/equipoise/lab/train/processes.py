@@ -1,4 +1,4 @@
-"""Trials in processes of this machine. A process that dies takes one trial with it, which is tried again."""
+"""Trials in processes of this machine. If a process dies, its trial is tried again."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Run an experiment: its trials, here or elsewhere, then its table, claims and figure, stored with what made them."""
+"""Run an experiment: train its trials, then compute and store its table, claims and figure."""
 
 from __future__ import annotations
 

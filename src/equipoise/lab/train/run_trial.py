@@ -1,4 +1,4 @@
-"""One attempt at a trial: what it raises is a result, too, and is tried again the next time."""
+"""Run one trial. An exception is stored as its result, and the trial is tried again the next time."""
 
 from __future__ import annotations
 

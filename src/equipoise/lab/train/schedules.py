@@ -1,4 +1,4 @@
-"""The schedules of a trial: those of `equipoise.schedules` by name, and those that are designed for its memory."""
+"""The schedules of a trial: those of `equipoise.schedules` by name, and those designed for a given memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Weights to start from: those of another trial, trained once on a machine and kept beside the data."""
+"""Pretrained weights to start from: those of another trial, trained once per machine and stored with the data."""
 
 from __future__ import annotations
 

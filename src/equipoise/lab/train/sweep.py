@@ -48,7 +48,7 @@ class Range:
             low, high = map(float, ends)
         except ValueError:
             raise ValueError(
-                f"range = {text!r}: must be KIND:LOW:HIGH, as log:1e-3:1, uniform:0:0.5, int:1:8"
+                f"range = {text!r}: must be KIND:LOW:HIGH, such as log:1e-3:1, uniform:0:0.5 or int:1:8"
             ) from None
         return Range(low, high, kind)
 

@@ -1,4 +1,4 @@
-"""What a model is trained and tested on: a loss for each task."""
+"""Tasks: the loss and metrics that a model is trained and tested on."""
 
 from __future__ import annotations
 

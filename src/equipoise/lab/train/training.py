@@ -1,4 +1,4 @@
-"""One trial: trained, watched, its result stored; goes on where it was killed, bit for bit."""
+"""Train one trial, watch it, and store its result. After a kill it continues where it was, bit for bit."""
 
 from __future__ import annotations
 

@@ -152,7 +152,7 @@ def _plain(name: str, value: Any) -> Any:
     try:
         return json.loads(json.dumps(value, default=_number), parse_float=_rounded)
     except TypeError:
-        raise ValueError(f"{name} = {value!r}: must be something that JSON can hold") from None
+        raise ValueError(f"{name} = {value!r}: must be JSON-serialisable") from None
 
 
 def _rounded(text: str) -> float:

@@ -1,4 +1,4 @@
-"""Finished trials as lines of JSON, small enough to be committed: evidence goes on from them on any machine.
+"""Finished trials as lines of JSON, small enough to commit, so that any machine can continue from them.
 
 A line has the trial's key, what of its config is not the default, how it ended, its metrics, what was measured of its
 run, and what it was made with. Reading a line back needs no run directory.

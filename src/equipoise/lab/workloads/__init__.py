@@ -1,4 +1,4 @@
-"""Workloads of half a minute, their reference sweeps, and what settings cost on them."""
+"""Short tasks with reference sweeps, to measure what a setting costs."""
 
 from equipoise.lab.workloads.base import HALVES, KINDS, Workload
 from equipoise.lab.workloads.catalogue import WORKLOADS

@@ -1,4 +1,4 @@
-"""A workload: a base trial, what is swept round it, and what rules need to know of it."""
+"""A workload: a base trial, the sweep around it, and what rules need to know about it."""
 
 from __future__ import annotations
 

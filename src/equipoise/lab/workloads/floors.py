@@ -1,4 +1,4 @@
-"""What is reached on the workloads' data without a network, stored beside the trials: the rows that tables need."""
+"""Baselines without a network on the workloads' data, stored with the trials."""
 
 from __future__ import annotations
 

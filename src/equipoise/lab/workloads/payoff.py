@@ -1,4 +1,4 @@
-"""The page docs/payoff.md, from stored trials alone: what each way to choose a setting costs."""
+"""The page docs/payoff.md, from stored trials: what each way to choose a setting costs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Policies: how a person comes to a setting for a workload. Each is trained as a trial, and judged by its regret.
+"""Policies: ways to choose a setting for a workload. Each is trained as a trial and judged by its regret.
 
 A policy is a function of the workload and of what is known of other workloads. One's own goes into `POLICIES`.
 """

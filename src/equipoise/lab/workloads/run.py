@@ -1,4 +1,4 @@
-"""Go on with the reference sweeps: the most informative trials first, each stored as it ends."""
+"""Continue the reference sweeps: the most informative trials first, each stored when it ends."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Workloads in the terminal: how far each is, and one bar while they are swept."""
+"""Workloads in the terminal: the progress of each, and a bar during a sweep."""
 
 from __future__ import annotations
 

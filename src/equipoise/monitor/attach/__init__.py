@@ -1,4 +1,4 @@
-"""Attach to a training loop: which steps are measured, what is said aloud, how a run ends.
+"""Attach to a training loop: which steps are measured, what is printed, how a run ends.
 
 Comes in: a model, its optimizers, the numbers that a loop logs. Goes out: measured steps, to `store`, and findings.
 Read `watcher` first (the hooks of a step, from top to bottom), then `registry` (the optimizers), `cadence` and

@@ -1,4 +1,4 @@
-"""Steps that are not measured: what their groups said is kept as it is, and taken in many steps at a time.
+"""Steps that are not measured: their hyperparameters are buffered and processed many steps at a time.
 
 Between two training steps the processor's caches forget the code of watching, so that a few microseconds' work takes
 some hundred; at one go it takes what it should.

@@ -1,4 +1,4 @@
-"""Which steps are measured: every k-th, or enough to see the whole run, and then as many as the overhead pays for."""
+"""Which steps are measured: every k-th, or enough to cover the whole run and then as many as fit into the overhead."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a run ends that nobody closes: by the end of the program, an exception, Ctrl-C, or a cell of a notebook."""
+"""How a run ends that is not closed: end of the program, an exception, Ctrl-C, or the end of a notebook cell."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What goes wrong with the watching itself, and what it sees that should be known at once: each said once."""
+"""Failures of watch itself, and findings that must be reported at once. Each is reported once."""
 
 from __future__ import annotations
 

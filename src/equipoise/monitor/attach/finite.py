@@ -1,4 +1,4 @@
-"""Look for NaN and infinity between measured steps: one reduction over weights and momentum, never waited for."""
+"""Check for NaN and infinity between measured steps: one reduction over weights and momentum, without waiting."""
 
 # pyright: reportPrivateImportUsage=false
 # (torch exports its foreach functions under private names alone)
@@ -161,10 +161,10 @@ def not_finite(step: int, what: str, names: list[str], tensors: int) -> Finding:
         "error",
         "all tensors" if everywhere else names[0],
         f"at step {step:,} the {what} {verb} NaN or infinite"
-        + (": of all tensors at once, so the loss itself was" if everywhere else f", of {few}"),
+        + (", in all tensors at once, so the loss itself was" if everywhere else f" in {few}"),
         "finite gradients, momentum and weights",
-        "look at the batch and the loss of that step; clip gradients, lower lr, or skip such steps"
-        + ("; with every=1 the layer where it starts is named" if everywhere else ""),
+        "check the batch and the loss of that step; clip gradients, lower lr, or skip such steps"
+        + ("; every=1 names the layer where it starts" if everywhere else ""),
         "one NaN reaches all weights within a step or two",
     )
 

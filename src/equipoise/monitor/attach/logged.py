@@ -1,4 +1,4 @@
-"""Numbers that a training loop logs itself: kept as they come, stored together later, so that nothing waits."""
+"""Numbers that a training loop logs: buffered, then stored together, so that training never waits."""
 
 from __future__ import annotations
 
@@ -164,9 +164,9 @@ def _check_name(name: str, value: Any) -> None:
         ValueError: it is one.
     """
     if name == "step":
-        raise ValueError(f"step = {value!r}: watch counts the steps itself; leave it out, or give it another name")
+        raise ValueError(f"step = {value!r}: watch counts the steps itself; leave it out, or use another name")
     if OWN.fullmatch(name):
-        raise ValueError(f"{name}: is the name of something that watch measures; give it another, as loop_{name}")
+        raise ValueError(f"{name}: is a name that watch uses itself; choose another, such as loop_{name}")
 
 
 def _number(name: str, value: Any) -> float | _Away:
@@ -203,7 +203,7 @@ def named(numbers: Any, more: dict[str, Any]) -> dict[str, Any]:
         raise ValueError(f'log({kind}): must be names with numbers: log(loss=loss), or log({{"loss": loss}})')
     for name in numbers:
         if not isinstance(name, str):
-            raise ValueError(f"log: {name!r} is no name; the keys of the mapping must be strings")
+            raise ValueError(f"log: {name!r} is not a name; the keys of the mapping must be strings")
         if name in more:
             raise ValueError(f"log: {name!r} is in the mapping and a keyword; give it once")
     return {**numbers, **more}

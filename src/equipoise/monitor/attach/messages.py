@@ -1,4 +1,4 @@
-"""What a watch says aloud: each warning and error once, and how the run ended."""
+"""Messages of a watch: each warning and error once, and how the run ended."""
 
 from __future__ import annotations
 

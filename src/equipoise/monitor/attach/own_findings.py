@@ -1,4 +1,4 @@
-"""The findings of watch itself."""
+"""Findings that `watch` raises about itself."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from equipoise.finding import Finding
 
 
 def update_lost(name: str, step: int, share: float, dtype: str, limit: float) -> Finding:
-    """Low precision swallows most of a step.
+    """Low precision loses most of a step.
 
     Args:
         name: of the tensor.
@@ -19,7 +19,7 @@ def update_lost(name: str, step: int, share: float, dtype: str, limit: float) ->
         "update-lost",
         "warning",
         name,
-        f"step {step} left {share:.0%} of the {dtype.removeprefix('torch.')} weights as they were",
+        f"step {step} left {share:.0%} of the {dtype.removeprefix('torch.')} weights unchanged",
         f"at most {limit:.0%}",
         "keep float32 weights (autocast computes in low precision), or use an optimizer with a float32 copy",
         "docs/watch.md",
@@ -39,8 +39,8 @@ def watch_failed(step: int, error: Exception, limit: int) -> Finding:
         "warning",
         f"step {step}",
         f"{type(error).__name__}: {error}",
-        "measurements that work",
-        f"training is not touched; after {limit} failures nothing more is measured",
+        "no failures",
+        f"training is not affected; watch stops measuring after {limit} failures",
         "docs/watch.md",
     )
 
@@ -57,8 +57,8 @@ def sink_failed(name: str, error: Exception) -> Finding:
         "warning",
         f"sink {name}",
         f"{type(error).__name__}: {error}",
-        "a sink that takes what it is sent",
-        "the run itself has everything; mend the sink before the next run",
+        "a sink that accepts what it is sent",
+        "the run itself has everything; fix the sink before the next run",
         "docs/send.md",
     )
 
@@ -74,8 +74,8 @@ def other_parameters(others: int, count: int) -> Finding:
         "other-parameters",
         "warning",
         "optimizer",
-        f"{others} of the optimizer's {count} parameters are not the model's",
-        "an optimizer of the model's parameters",
-        "they are watched without names; give watch a module that holds all, as torch.nn.ModuleList([model, loss])",
+        f"{others} of the optimizer's {count} parameters do not belong to the model",
+        "only parameters of the model",
+        "they are watched without names; pass a module that holds all, such as torch.nn.ModuleList([model, loss])",
         "docs/watch.md",
     )

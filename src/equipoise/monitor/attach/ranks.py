@@ -1,4 +1,4 @@
-"""Several processes: who writes, sums over all of them, and tensors made whole."""
+"""Several processes: which one writes, sums over all of them, and gathered tensors."""
 
 from __future__ import annotations
 

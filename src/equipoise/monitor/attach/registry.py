@@ -1,4 +1,4 @@
-"""The optimizers of a watch: one, or several that share the parameters, as Muon for matrices and AdamW for the rest."""
+"""The optimizers of a watch: one, or several, such as Muon for matrices and AdamW for the rest."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ class Owners:
             raise ValueError("optimizer = []: must be an optimizer, or a list of at least one")
         self.each = [_hooked(one) for one in several]
         if len({id(one) for one in self.each}) < len(self.each):
-            raise ValueError("optimizer: the same one is in the list twice; give each once")
+            raise ValueError("optimizer: the same one is in the list twice; list each once")
         seen: dict[int, int] = {}
         for k, one in enumerate(self.each):
             for p in (p for group in groups_in(one) for p in group["params"]):
                 if seen.setdefault(id(p), k) != k:
                     raise ValueError(
                         f"optimizer: a parameter of shape {tuple(p.shape)} is in number {seen[id(p)]} and in number "
-                        f"{k} of the list; must be in one of them, or watch them as runs of their own"
+                        f"{k} of the list; must be in only one of them; or watch them as separate runs"
                     )
         self.stepped: set[int] = set()
         """Numbers of the optimizers that have stepped, or begun to, in the step of training."""
@@ -59,7 +59,7 @@ class Owners:
         count, shared = (0, 0) if model is None else self._of(model)
         if count and not shared:
             raise ValueError(
-                f"optimizer: {count} of its {count} parameters are not the model's; give the optimizer that was made "
+                f"optimizer: none of its {count} parameters belong to the model; pass the optimizer that was made "
                 "from this model's parameters, after the model was changed or wrapped, or model=None to watch it "
                 "without names"
             )

@@ -1,4 +1,4 @@
-"""What an earlier part of a run says, before a watch goes on with it."""
+"""Read what a resumed run has stored before a watch continues it."""
 
 from __future__ import annotations
 

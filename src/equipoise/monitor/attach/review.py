@@ -1,4 +1,4 @@
-"""Look at a run while it is written, in a thread of its own, and once more at its end."""
+"""Review a run in a background thread while it is written, and again at its end."""
 
 from __future__ import annotations
 

@@ -57,34 +57,34 @@ def watch(
 ) -> Watch:
     """Measure what every step does to every layer, and store it as a run.
 
-    Nothing about training changes, to the last bit. On measured steps one copy of the parameters is held.
+    Training does not change by a bit. On measured steps one copy of the parameters is held.
 
     Args:
-        model: names the parameters; may be compiled, or wrapped by DDP or FSDP2. None: they are called by number.
-        optimizer: any torch optimizer, or accelerate's; or a list of them, as Muon for matrices and AdamW for the rest.
+        model: names the parameters; may be compiled, or wrapped by DDP or FSDP2. None: parameters are numbered.
+        optimizer: any torch optimizer, or accelerate's; or a list, such as Muon for matrices and AdamW for the rest.
         path: directory of the run.
-        every: measure each k-th step, and the first. Default: enough to see the whole run, however short its steps
-            (some 30 of 400), then as many as `overhead` pays for.
-        overhead: share of the training time that watching may take; where `every` is given, that spectra may take.
-            Short runs take up to 5 %, so that they are seen to their end.
-        steps: the last step of the run, if it is known: it is measured, and the one before. Without it the last
-            measured step is near the end.
-        neurons: how many neurons of each tensor to follow one by one; 0 leaves out quantiles over neurons, too.
-        spectra: measure singular values at each k-th measured step; 0 never. Default: tensors in turn, as many as
-            `overhead` pays for.
-        resume: go on with a run that is there: True from its last step, a number from that step.
-        finetune: whether the weights were trained before: findings then speak of how far they are from where they
-            began, and not of equilibrium. Default: told by the weights, as `eq.plan` does, and noted in the run.
-        meta: what to remember about the run, anything that JSON can hold.
-        sinks: where to send a summary as well: "tensorboard", "wandb", "mlflow", "trackio", "logging", or objects as
+        every: measure the first and every k-th step. Default: enough steps to cover the whole run (about 30 of 400),
+            then as many as fit into `overhead`.
+        overhead: share of the training time that watching may take; if `every` is given, that spectra may take. Short
+            runs take up to 5 %, so that they are covered to their end.
+        steps: the last step of the run, if known. It and the step before are measured. Without it, the last measured
+            step is near the end.
+        neurons: how many neurons of each tensor to follow individually; 0 also leaves out quantiles over neurons.
+        spectra: measure singular values at every k-th measured step; 0: never. Default: tensors in turn, as many as
+            fit into `overhead`.
+        resume: continue an existing run: True from its last step, a number from that step.
+        finetune: whether the weights are pretrained. Findings then report the distance from the start, not
+            equilibrium. Default: decided by the weights, as in `eq.plan`, and stored in the run.
+        meta: anything to store with the run that JSON can hold.
+        sinks: where else to send a summary: "tensorboard", "wandb", "mlflow", "trackio", "logging", or objects as
             in `equipoise.monitor.sinks`.
-        diagnose: look for what is wrong, now and then and at the end, and note it as findings.
-        quiet: say nothing. Default: warnings and errors are logged by "equipoise", and how the run ended; in a terminal
-            they are printed where logging does not show them.
-        strict: raise what goes wrong instead of noting it, for tests.
+        diagnose: review the measurements from time to time and at the end, and store findings.
+        quiet: print nothing. Default: warnings, errors and how the run ended are logged by "equipoise", and printed in
+            a terminal if logging does not show them there.
+        strict: raise failures instead of recording them, for tests.
 
     Returns:
-        A `Watch`, to be closed, or used as a context.
+        A `Watch`; close it, or use it as a context manager.
 
     >>> import tempfile
     >>> from equipoise.monitor import Run
@@ -173,7 +173,7 @@ class Watch:
     def log(self, numbers: Mapping[str, float | Tensor] | None = None, /, **more: float | Tensor) -> None:
         """Store numbers such as the loss with the last step; call it after `optimizer.step()`.
 
-        `log(loss=loss)`, `log({"loss": loss})`, or both. A tensor is moved off its device beside training, so that
+        `log(loss=loss)`, `log({"loss": loss})`, or both. A tensor is copied from its device in the background, so that
         nothing waits for it.
 
         Args:
@@ -191,13 +191,13 @@ class Watch:
             self._fail(error)
 
     def close(self, status: str | None = None) -> None:
-        """Store what waits, say how the run ended, and let go of the optimizer. More calls do nothing.
+        """Store what is waiting, record how the run ended, and detach from the optimizer. More calls do nothing.
 
-        A watch that nobody closes is closed when the program ends, or when it is collected as garbage.
+        A watch that is not closed is closed when the program ends, or when it is garbage-collected.
 
         Args:
-            status: "finished", "interrupted" or "crashed". Default: by the exception that is on its way, as in a
-                `finally` or `except`; "finished" where there is none.
+            status: "finished", "interrupted" or "crashed". Default: by the exception that is being handled, as in a
+                `finally` or `except`; "finished" if there is none.
         """
         if status is not None:
             _check.choice("status", status, STATUSES)
@@ -205,7 +205,7 @@ class Watch:
             self._close(self._ending.status() if status is None else status, alone=False)
 
     def end(self, status: str) -> None:
-        """The process ends, and nobody has closed this; arguments as for `close`."""
+        """Called when the process ends without a `close`; arguments as for `close`."""
         self._close(status, alone=True)
 
     def __del__(self) -> None:
@@ -252,13 +252,13 @@ class Watch:
 
     @property
     def findings(self) -> list[Finding]:
-        """What went wrong with the watching itself, and what it saw that should be known at once."""
+        """Problems with watching itself, and findings that should be known at once."""
         refused = None if self._writer is None else self._writer.refused
         return self._faults.findings if refused is None else [*self._faults.findings, refused]
 
     @property
     def share(self) -> float:
-        """The time that watching took so far, as a share of training's."""
+        """The time that watching has taken so far, relative to the training time."""
         self._try(self._catch_up)
         return self._cadence.share
 

@@ -1,4 +1,4 @@
-"""Forecasts of one measured tensor or neuron, plain and attributed: what the gap between them is made of.
+"""Forecasts of one measured tensor or neuron, plain and attributed, which split the gap into causes.
 
 The plain forecast knows the settings alone: a random walk. The attributed one is the same recursion with three things
 that were measured, one after the other ([theory] 2):

@@ -1,4 +1,4 @@
-"""Checks of what the weights do: equilibrium, balance, transients, radial gradients. Each yields findings."""
+"""Checks of how weights move: equilibrium, balance, transients, radial gradients. Each yields findings."""
 
 from __future__ import annotations
 
@@ -16,38 +16,38 @@ Array = NDArray[np.float64]
 
 # Thresholds, chosen on the part "chosen" of benchmarks/workloads.py; docs/diagnosis.md reports all.
 LAYERS = 6.0
-"""A layer may turn so much faster or slower than the median of settled layers."""
+"""Settled layers may rotate up to this factor faster or slower than their median."""
 
 LAYERS_YOUNG = 12.0
-"""The same before equilibrium, when speeds follow the initial norms."""
+"""The same factor before equilibrium, when speeds still depend on the initial norms."""
 
 OWN_LR, OWN_TURNS = 10.0, 2.0
-"""Factor between a layer's lr and that of the others, and how much faster or slower it then turns, to be said."""
+"""A layer is reported if its lr differs from the others' by the first factor and its rotation by the second."""
 
 NEURONS = 8.0
-"""The 90 % quantile of a layer's neurons may turn so much faster than the 10 % quantile."""
+"""The 90 % quantile of a layer's neurons may rotate up to this factor faster than the 10 % quantile."""
 
 HARDLY, HARDLY_STEPS = 0.03, 100
-"""Share of its norm that the median layer has moved by, had all steps gone one way, and after how many steps."""
+"""Weights hardly move if the updates of the median layer add up to less than this share of its norm, this late."""
 
 UNMOVED = 0.03
-"""Share of itself by which a loss falls that has hardly moved."""
+"""A loss that fell by less than this share has hardly moved."""
 
 DRIFT = 0.7
-"""‖w‖² may drift by this share of what decay takes a step."""
+"""‖w‖² may drift per step by this share of what decay removes per step."""
 
 BEHIND = 0.4
-"""Rotation below this share of the present lr's equilibrium has fallen out of it."""
+"""Rotation below this share of the current lr's equilibrium has left it."""
 
 RADIAL = 3.0
-"""λ_u of the gradient beside λ; inwards the norm is then half of what it would be."""
+"""λ_u/λ of an inward gradient; the norm is then half of what it would be."""
 
 OUTWARDS = -0.9
-"""λ_u that takes so much of λ away; the norm is then more than three times what it would be."""
+"""λ_u/λ of an outward gradient; the norm is then more than three times what it would be."""
 
 
 def check_layers(e: Evidence) -> Iterator[Finding]:
-    """Layers that turn much faster or slower than the others of the same optimizer."""
+    """Layers that rotate much faster or slower than the others of the same optimizer."""
     rotation = e.late_mean("rotation")
     off: dict[int, float] = {}
     own: dict[int, float] = {}
@@ -74,25 +74,26 @@ def check_layers(e: Evidence) -> Iterator[Finding]:
         "layers-unbalanced",
         "info",
         e.names[worst],
-        f"turns {rotation[worst]:.3g} rad a step, {ratio:.3g}× {faster} than the median layer{_others(e, worst, off)}"
+        f"rotates {rotation[worst]:.3g} rad per step, {ratio:.3g}× {faster} than the median layer"
+        + _others(e, worst, off)
         + (f"; its group's lr is {own[worst]:.3g}× that of most layers" if worst in own else ""),
-        f"within {LAYERS:g}× of the median of the layers that the same optimizer trains",
-        f"it forgets what it learnt that much {faster} than the others",
+        f"within {LAYERS:g}× of the median layer of the same optimizer",
+        f"it forgets what it learnt {ratio:.3g}× {faster} than the median layer",
         "[kosson2024] section 4",
     )
 
 
 def _rule(e: Evidence, i: int) -> str:
-    """The rule that moves tensor i, as theory calls it."""
+    """The name in theory of the rule that updates tensor i."""
     return e.groups[e.group[i]].dynamics.optimizer if e.group[i] < len(e.groups) else ""
 
 
 def check_neurons(e: Evidence) -> Iterator[Finding]:
-    """Neurons of one layer that turn at very different speeds."""
+    """Neurons of one layer that rotate at very different speeds."""
     low, high = e.late_mean("rotation", 0.1), e.late_mean("rotation", 0.9)
     with np.errstate(all="ignore"):
         ratio = np.where(e.dense & (low > 0), high / low, 0.0)
-    # The neurons of an output layer are classes or tokens, frequent and rare ones.
+    # The neurons of an output layer are classes or tokens, which may be frequent or rare.
     inner = [i for i in e.layers if e.tensors[i].role != "head"]
     off = {i: float(ratio[i]) for i in inner if ratio[i] > NEURONS and e.settled(i)}
     if off:
@@ -101,19 +102,19 @@ def check_neurons(e: Evidence) -> Iterator[Finding]:
             "neurons-unbalanced",
             "info",
             e.names[worst],
-            f"a tenth of its neurons turn by {high[worst]:.3g} rad a step or more, another tenth by {low[worst]:.3g} "
-            f"or less: {ratio[worst]:.3g}×{_others(e, worst, off)}",
-            f"less than {NEURONS:g}×",
-            "L2 in Adam's gradient, dead inputs or gradients of very different size do this; a rotational optimizer "
-            "turns all neurons alike",
+            f"the fastest tenth of its neurons rotates at least {high[worst]:.3g} rad per step, the slowest tenth at "
+            f"most {low[worst]:.3g}, a factor of {ratio[worst]:.3g}{_others(e, worst, off)}",
+            f"a factor below {NEURONS:g}",
+            "possible causes: L2 in Adam's gradient, dead inputs, gradients of very different size. A rotational "
+            "optimizer rotates all neurons alike",
             "[kosson2024] section 4",
         )
 
 
 def check_transient(e: Evidence) -> Iterator[Finding]:
-    """First steps that turn most layers so far that the initial weights are gone after a few of them."""
+    """The first steps rotate most layers so far that the initial weights are lost within a few steps."""
     early = e.steps <= max(20, 0.1 * e.last)
-    layers = [i for i in e.layers if e.start[i] != 0]  # from 0 a step has no angle
+    layers = [i for i in e.layers if e.start[i] != 0]  # a step from 0 has no angle
     if not early.any() or len(layers) == 0:
         return
     rotation = e.high("rotation")[early][:, layers]
@@ -126,7 +127,7 @@ def check_transient(e: Evidence) -> Iterator[Finding]:
 
 
 def check_hardly_moves(e: Evidence) -> Iterator[Finding]:
-    """Weights that stay where they began, and a loss that does, too."""
+    """Neither the weights nor the loss have moved."""
     fell = e.loss_fell
     if e.last < HARDLY_STEPS or (fell is not None and not fell < UNMOVED):
         return
@@ -146,16 +147,16 @@ def check_hardly_moves(e: Evidence) -> Iterator[Finding]:
         "weights-hardly-move",
         "info" if fell is None else "warning",
         "all layers",
-        f"all updates of the median layer together are {middle:.2g} of its norm after {e.last:,} steps (lr {said})"
+        f"the updates of the median layer add up to {middle:.2g} of its norm after {e.last:,} steps (lr {said})"
         + ("" if fell is None else f", and the loss fell by {fell:.1%}"),
         f"more than {HARDLY:g}, or a loss that falls by more than {UNMOVED:.0%}",
-        "nothing is learnt at this pace: lr is too small by orders of magnitude, or gradients are clipped away",
-        "the length of the way bounds how far weights can be from where they began",
+        "nothing is learnt at this pace: lr is too small by orders of magnitude, or clipping removes the gradients",
+        "the summed length of all updates bounds the distance from the initial weights",
     )
 
 
 def check_drift(e: Evidence) -> Iterator[Finding]:
-    """A norm that still grows or shrinks though it had the time to settle."""
+    """A norm still grows or shrinks although it had time to settle."""
     steps, norm = e.steps[e.late], e.mean("norm")[e.late]
     if len(steps) < 8 or steps[-1] - steps[0] < 8:
         return
@@ -171,7 +172,7 @@ def check_drift(e: Evidence) -> Iterator[Finding]:
             continue  # the equilibrium itself moves
         case = e.case(i)
         if case is None or case.gap(e.folds[~e.late, i][-1]) > 0.25:
-            continue  # it started so far away that it must still be on its way
+            continue  # it started so far away that it cannot have settled yet
         slope = float(np.polyfit(steps[there] - steps[0], 2 * np.log(norm[there, i]), 1)[0])
         if abs(slope) > DRIFT * 2 * lost.mean():
             off[i] = slope / (2 * float(lost.mean()))
@@ -182,9 +183,9 @@ def check_drift(e: Evidence) -> Iterator[Finding]:
             "not-in-equilibrium",
             "info",
             e.names[worst],
-            f"its norm {way}: ‖w‖² changes by {abs(off[worst]):.2g} of what decay takes a step, after decay has added "
-            f"up to {e.folds[-1, worst]:.2g}{_others(e, worst, off)}",
-            f"less than {DRIFT:g}: decay and updates in balance after {SETTLED:g}",
+            f"its norm {way}: ‖w‖² changes per step by {abs(off[worst]):.2g} of what decay removes, at a total decay "
+            f"of {e.folds[-1, worst]:.2g}{_others(e, worst, off)}",
+            f"less than {DRIFT:g}: decay and updates balance from a total decay of {SETTLED:g} on",
             "updates or gradients change in size (see c_err), or the gradient has a part along the weights (see "
             "radial_decay)",
             "[kosson2024] section 3",
@@ -192,7 +193,7 @@ def check_drift(e: Evidence) -> Iterator[Finding]:
 
 
 def check_falls_out(e: Evidence) -> Iterator[Finding]:
-    """Rotation far below the present lr's equilibrium: lr fell faster than norms can follow."""
+    """Rotation is far below the current lr's equilibrium: lr fell faster than norms can follow."""
     off: dict[int, float] = {}
     for i in e.layers:
         if not e.settled(i) or e.groups[e.group[i]].dynamics.decay == "corrected":
@@ -213,17 +214,17 @@ def check_falls_out(e: Evidence) -> Iterator[Finding]:
             "leaves-equilibrium",
             "info",
             e.names[worst],
-            f"turns {off[worst]:.2g}× as fast as the present lr's equilibrium would{_others(e, worst, off)}: lr fell "
-            "faster than the norm can",
+            f"rotates at {off[worst]:.2g}× the equilibrium speed of the current lr{_others(e, worst, off)}: lr fell "
+            "faster than the norm can follow",
             f"above {BEHIND:g}×",
-            "usual where lr falls far in a short time; corrected decay (decay='corrected') keeps the norm, and "
-            "rotation goes with lr",
+            "normal if lr falls far in a short time; corrected decay (decay='corrected') keeps the norm, so that "
+            "rotation follows lr",
             "[defazio2025]",
         )
 
 
 def check_radial(e: Evidence) -> Iterator[Finding]:
-    """Gradients with a large part along the weights: the loss depends on the norm."""
+    """The gradient has a large part along the weights: the loss depends on the norm."""
     off: dict[int, float] = {}
     for i in e.layers:
         if not e.settled(i):
@@ -241,21 +242,21 @@ def check_radial(e: Evidence) -> Iterator[Finding]:
             off[i] = share
     if off:
         worst = max(off, key=lambda i: off[i] if off[i] > 0 else -10 * off[i])
-        way = "pulls its norm in" if off[worst] > 0 else "pushes its norm out"
+        way = "shrinks its norm" if off[worst] > 0 else "grows its norm"
         yield Finding(
             "radial-gradient",
             "info",
             e.names[worst],
-            f"its gradient {way} like a weight decay of {off[worst]:+.2g} times the one that is set"
+            f"its gradient {way} like an extra weight decay of {off[worst]:+.2g}× the one that is set"
             f"{_others(e, worst, off)}",
-            f"between {OUTWARDS:g} and {RADIAL:g}: about 0 where the loss does not depend on the norm",
-            "its norm follows the loss, not lr and weight decay; λ_e (total_decay) says what acts in place of λ",
+            f"between {OUTWARDS:g}× and {RADIAL:g}×; about 0 if the loss does not depend on the norm",
+            "its norm follows the loss, not lr and weight decay; total_decay (λ_e) is the decay that acts",
             "[kosson2024] appendix L",
         )
 
 
 def _others(e: Evidence, worst: int, found: Iterable[int]) -> str:
-    """Where else, in brackets."""
+    """The other tensors with the same finding, in brackets."""
     rest = [e.names[i] for i in found if i != worst]
     if not rest:
         return ""
@@ -264,4 +265,4 @@ def _others(e: Evidence, worst: int, found: Iterable[int]) -> str:
 
 CHECKS = (check_hardly_moves, check_layers)
 FROM_SCRATCH = (check_neurons, check_transient, check_drift, check_falls_out, check_radial)
-"""Those against what is known of training from scratch."""
+"""Checks for training from scratch."""

@@ -1,4 +1,4 @@
-"""Checks of a run that fine-tunes: how much is left of what it began with. They state facts."""
+"""Checks of a fine-tuning run: how much is left of the pretrained weights. They state facts."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from equipoise.planner.checks.finetune import FAR, far_from_start, taken
 
 
 def check_taken(e: Evidence) -> Iterator[Finding]:
-    """Decay has taken away much of the weights that the run began with."""
+    """Decay has removed much of the initial weights."""
     for g, recorded in enumerate(e.groups):
         mine = [i for i in range(len(e.names)) if e.group[i] == g and e.start[i] > 0]
         if mine and recorded.dynamics.optimizer != "adam_l2" and e.lost(g).max(initial=0.0) < 1:
@@ -23,14 +23,14 @@ def check_taken(e: Evidence) -> Iterator[Finding]:
 
 
 def check_far(e: Evidence) -> Iterator[Finding]:
-    """The median layer is farther from where it began than its own norm."""
+    """The median layer is farther from its start than its own norm."""
     if e.mostly_untrained:
         return
     far = distances(e.mean("norm")[-1], e.mean("angle")[-1], e.start)
     there = [i for i in e.layers if np.isfinite(far[i])]
     if there and (middle := float(np.median(far[there]))) > FAR:
         worst = max(there, key=lambda i: far[i])
-        evidence = f"is {far[worst]:.2g}× its initial norm away from where it began, the median layer {middle:.2g}×"
+        evidence = f"is {far[worst]:.2g}× its initial norm away from its start, the median layer {middle:.2g}×"
         yield far_from_start(e.names[worst], evidence)
 
 

@@ -1,4 +1,4 @@
-"""Checks of the gradients: none at all, always clipped, summed up over steps, or below Adam's ε."""
+"""Checks of the gradients: zero, always clipped, summed over steps, or below Adam's ε."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ DEAD = 0.25
 """Share of a layer's neurons without a gradient; healthy ReLU networks here have up to 0.12."""
 
 LEAST_SEEN = 6
-"""Measured steps without a gradient before a neuron counts as dead."""
+"""A neuron counts as dead after this many measured steps without a gradient."""
 
 SAME = 1e-3
-"""Norms that differ by less than this share are the same: clipped to one number."""
+"""Norms that differ by less than this share count as equal: clipped to one value."""
 
 CLIPPED, CLIPPED_STEPS = 0.9, 8
-"""Share of the measured steps, and how many at least, at which the gradient has its largest norm."""
+"""Clipped: the gradient has its largest norm at this share of the measured steps, and at least at this many."""
 
 EARLY = (5, 32)
 """Steps at which the growth of summed gradients shows before the weights have changed much."""
 
 GROWS, ALIKE = 0.5, 0.75
-"""Norm over √t times the first, where sums have 0.75 or more and healthy runs 0.3 or less; cosine with momentum."""
+"""Norm over √t times the first norm (sums have 0.75 or more, healthy runs 0.3 or less), and cosine with momentum."""
 
 EPS = 3.0
-"""√v̂ as a multiple of ε; below it ε is a quarter or more of what Adam divides by. Healthy runs have 600 or more."""
+"""√v̂ as a multiple of ε. Below this, ε is at least a quarter of Adam's divisor. Healthy runs have 600 or more."""
 
 ADAMS = ("adam", "adamw", "adam_l2", "adam_nested", "rmsprop")
 
@@ -47,9 +47,9 @@ def check_dead(e: Evidence) -> Iterator[Finding]:
             "layer-dead",
             "warning",
             e.names[whole[0]],
-            f"its gradient is 0, at every late step{_others(len(whole) - 1)}",
-            "a gradient above 0",
-            "it learns nothing: dead ReLUs, a mask, a branch that is not used, or weights that have become 0",
+            f"its gradient is 0 at every late step{_others(len(whole) - 1)}",
+            "a gradient that is not 0",
+            "it learns nothing: look for dead ReLUs, a mask, an unused branch, or weights that have become 0",
             "measured gradients",
         )
     if (e.steps > e.last / 3).sum() < LEAST_SEEN:
@@ -66,13 +66,13 @@ def check_dead(e: Evidence) -> Iterator[Finding]:
             f"{round(share[worst] * rows)} of its {rows} neurons ({share[worst]:.0%}) had a gradient of 0 at every "
             f"measured step since step {e.last // 3:,}{_others(len(parts) - 1)}",
             f"less than {DEAD:.0%} of a layer",
-            "they learn nothing and nothing is learnt from them: ReLUs that no sample reaches, or a mask",
+            "they learn nothing: look for ReLUs that no sample activates, or a mask",
             "measured gradients",
         )
 
 
 def _zero(values: NDArray[np.float64]) -> bool:
-    """Whether something was measured, and it was 0 each time."""
+    """Whether values were measured and all are 0."""
     return bool(np.isfinite(values).any()) and not np.nan_to_num(values).any()
 
 
@@ -81,7 +81,7 @@ def _others(count: int) -> str:
 
 
 def check_clipped(e: Evidence) -> Iterator[Finding]:
-    """A total gradient norm that is the same at almost every step."""
+    """The total gradient norm is the same at almost every step."""
     if Column("total_grad_norm") not in e.run.columns:
         return
     total = e.run.series("total_grad_norm", kind="main", points=POINTS)
@@ -97,16 +97,16 @@ def check_clipped(e: Evidence) -> Iterator[Finding]:
             "all tensors",
             f"the norm of the whole gradient is {norms.max():.3g} at {share:.0%} of the measured steps",
             "a norm that changes from step to step",
-            "clipping acts all the time, so gradients have one length whatever the loss: "
-            + ("SGD's steps are then as long as lr and that norm make them"
+            "clipping acts all the time, so gradients have the same length whatever the loss: "
+            + ("lr and the clipping norm alone set the length of SGD's steps"
                if by_gradient
-               else "Adam, Lion and Muon divide it out again, but for Adam's ε"),
+               else "Adam, Lion and Muon divide it out again, apart from Adam's ε"),
             "measured gradients, as the optimizer gets them",
         )  # fmt: skip
 
 
 def _varies(e: Evidence) -> bool:
-    """Whether the gradient changes though its norm does not; else weights stand still, or one batch is seen."""
+    """Whether the gradient changes although its norm does not. If not, the weights or the batch never change."""
     for quantity in ("grad_norm", "grad_weight_cos"):
         values = e.mean(quantity)
         with np.errstate(all="ignore"):
@@ -117,9 +117,9 @@ def _varies(e: Evidence) -> bool:
 
 
 def check_accumulates(e: Evidence) -> Iterator[Finding]:
-    """Gradients that are summed up over steps, as without `zero_grad`.
+    """Gradients are summed over steps: `zero_grad` is missing.
 
-    A sum of t gradients grows with √t where they are noise, with t where they agree, and points where it pointed.
+    A sum of t gradients grows as √t if they are noise and as t if they agree, and its direction hardly changes.
     """
     if Column("total_grad_norm") not in e.run.columns:
         return
@@ -145,24 +145,24 @@ def check_accumulates(e: Evidence) -> Iterator[Finding]:
             "all tensors",
             f"the norm of the whole gradient was {first:.3g} at step {start:,} and {series.values[-1]:.3g}, "
             f"{growth[-1]:.3g}× as much, at step {series.steps[-1]:,}"
-            + ("" if cosine is None else f"; it points where the gradients before it did (cosine {cosine:.2f})"),
-            "norms that do not grow with the number of steps",
-            "call optimizer.zero_grad() before each backward pass: gradients of all earlier steps are in this one",
+            + ("" if cosine is None else f"; its direction is that of the gradients before it (cosine {cosine:.2f})"),
+            "a norm that does not grow with the number of steps",
+            "call optimizer.zero_grad() before each backward pass: each gradient contains those of all earlier steps",
             "torch adds to .grad until it is set to zero or None",
         )
 
 
 def check_eps(e: Evidence) -> Iterator[Finding]:
-    """Gradients that are small beside Adam's ε: from the first steps on, for half of a layer's neurons."""
+    """Gradients are small compared with Adam's ε, from the first steps on, for half of a layer's neurons."""
     found: dict[int, float] = {}
     typical = e.mean("grad_norm", 0.5)
     layers = [i for i in e.layers if e.group[i] < len(e.groups) and e.groups[e.group[i]].dynamics.optimizer in ADAMS]
     for i in layers:
         values = typical[:, i] / np.sqrt(np.prod(e.tensors[i].shape[1:]))
-        values = values[np.isfinite(values) & (values > 0)]  # neurons without a gradient are another finding
+        values = values[np.isfinite(values) & (values > 0)]  # neurons without a gradient have a finding of their own
         eps = e.groups[e.group[i]].dynamics.eps
         if len(values) >= 2 and eps > 0:
-            # A run that ends with a loss of almost 0 has gradients of almost 0: its first half counts, too.
+            # A run that ends with a loss near 0 has gradients near 0, so its first half counts too.
             first = np.median(values[: (len(values) + 1) // 2])
             found[i] = float(max(first, np.median(values))) / eps
     found = {i: ratio for i, ratio in found.items() if ratio < EPS}
@@ -170,15 +170,15 @@ def check_eps(e: Evidence) -> Iterator[Finding]:
         return
     worst = min(found, key=lambda i: found[i])
     eps, most = e.groups[e.group[worst]].dynamics.eps, len(found) >= 0.5 * len(layers)
-    short = f"steps are {1 + 1 / found[worst]:.2g}× shorter than lr says, and unlike for unlike gradients"
+    short = f"steps are {1 + 1 / found[worst]:.2g}× shorter than lr says, and depend on the size of the gradients"
     yield Finding(
         "eps-dominated",
         "warning" if most else "info",
         e.names[worst],
-        f"its gradients are {found[worst]:.2g}× ε = {eps:g}, so that ε is {1 / (1 + found[worst]):.0%} of what Adam "
-        f"divides by{_others(len(found) - 1)}",
+        f"its gradients are {found[worst]:.2g}× ε = {eps:g}, so ε makes up {1 / (1 + found[worst]):.0%} of Adam's "
+        f"divisor{_others(len(found) - 1)}",
         f"more than {EPS:g}× ε",
-        f"lower eps (torch's default is 1e-8): {short}. On 4 workloads eps = 1e-2 made the loss worse on 3, better on 0"
+        f"lower eps (torch's default is 1e-8): {short}. With eps = 1e-2 the loss was worse on 3 of 4 workloads"
         if most
         else short,
         "Adam's update is g/(√v + ε)",

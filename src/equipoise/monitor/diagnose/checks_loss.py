@@ -1,4 +1,4 @@
-"""Checks of the logged loss, which need no measured step: not finite, rising, diverged, a spike, standing still."""
+"""Checks of the logged loss, which need no measured step: not finite, rising, diverged, a spike, at chance, flat."""
 
 from __future__ import annotations
 
@@ -15,29 +15,29 @@ from equipoise.monitor.store.layout import LOG
 from equipoise.monitor.store.run import Run
 
 POINTS = 1024
-"""About so many points of a loss are looked at, however long the run."""
+"""A loss curve is read at about this many points, however long the run."""
 
 ENOUGH, STEADY = 16, 64
-"""Values that a loss must have to be judged: at the end of a run, and while it goes on."""
+"""Logged values needed to judge a loss: at the end of a run, and while it is running."""
 
 NOISE = 6.0
-"""So many times the scatter of single values is no scatter."""
+"""A change of more than this many times the noise is not noise."""
 
 RISES, LOSES, LEAPS, MOVES, NEAR = 0.03, 0.5, 0.25, 0.02, 0.01
-"""As shares: a loss rises by so much of itself; diverges when it gives so much of its gain back; a spike does so for a
-while; one that falls by less of itself stands still; and this near to ln k it is that of guessing among k."""
+"""Relative thresholds: a loss rises by this share of itself; diverges by losing this share of its gain; a spike loses
+this share for a while; a flat loss falls by less than this share of itself; a loss at chance is this close to ln k."""
 
 FLAT_STEPS, FLAT_SURE = 100, 1000
-"""A loss that has not moved in so many steps stands still: at the end of a run, and while it may be warming up."""
+"""A loss that has not moved in this many steps is flat: at the end of a run, and while it may be warming up."""
 
 
 class Loss:
-    """A logged loss, looked at.
+    """A logged loss and its summary: start, end, best, noise.
 
     Args:
-        name: as it was logged.
-        steps: where.
-        values: the loss there; NaN and infinite where it was.
+        name: the name it was logged under.
+        steps: the logged steps.
+        values: the loss at these steps; may be NaN or infinite.
     """
 
     def __init__(self, name: str, steps: NDArray[np.int64], values: NDArray[np.float64]) -> None:
@@ -47,38 +47,38 @@ class Loss:
 
     @cached_property
     def few(self) -> int:
-        """Values that count as one moment of the run."""
+        """The number of values that one point of the smoothed curve averages over."""
         return max(3, len(self.values) // 20)
 
     @cached_property
     def noise(self) -> float:
-        """Scatter of single values about their trend, by the later half."""
+        """Standard deviation of single values around their trend, from the later half."""
         later = self.values[len(self.values) // 2 :]
         return float(1.4826 / math.sqrt(2) * np.median(np.abs(np.diff(later)))) if len(later) > 2 else 0.0
 
     @cached_property
     def start(self) -> float:
-        """What it was at first."""
+        """The loss at the start."""
         return float(np.median(self.values[:3]))
 
     @cached_property
     def end(self) -> float:
-        """What it is now."""
+        """The loss at the end so far."""
         return float(np.median(self.values[-self.few :]))
 
     @cached_property
     def level(self) -> NDArray[np.float64]:
-        """The median of the values about each point."""
+        """The rolling median."""
         return rolling_median(self.values, self.few)
 
     @cached_property
     def best(self) -> int:
-        """The place where it was lowest."""
+        """Index of the lowest rolling median."""
         return int(np.argmin(self.level))
 
 
 def rolling_median(values: NDArray[np.float64], width: int) -> NDArray[np.float64]:
-    """The median of so many values about each, of fewer at the ends.
+    """The median of `width` values around each value, of fewer at the ends.
 
     >>> rolling_median(np.array([1.0, 9.0, 2.0, 3.0]), 3).tolist()
     [5.0, 2.0, 3.0, 2.5]
@@ -89,7 +89,7 @@ def rolling_median(values: NDArray[np.float64], width: int) -> NDArray[np.float6
 
 
 def training(run: Run) -> Loss | None:
-    """The training loss; None where none was logged that is finite."""
+    """The training loss; None if no finite one was logged."""
     name = training_loss(run.logged)
     loss = None if name is None else _read(run, name)
     return loss if loss is not None and len(loss.values) else None
@@ -101,12 +101,12 @@ def _read(run: Run, name: str) -> Loss:
 
 
 def check_loss(run: Run, ended: bool, finetune: bool = False) -> list[Finding]:
-    """What is wrong with the losses of a run.
+    """Findings about the losses of a run.
 
     Args:
         run: the run.
-        ended: whether it has; while it goes on, more values are asked for.
-        finetune: whether it began from weights that were trained before; its loss may well stand still.
+        ended: whether the run has ended; a running one needs more values.
+        finetune: whether it started from pretrained weights; its loss may then stay flat.
     """
     found: list[Finding] = []
     name = training_loss(run.logged)
@@ -117,7 +117,7 @@ def check_loss(run: Run, ended: bool, finetune: bool = False) -> list[Finding]:
         found += _not_finite(loss)
         if one == name and len(loss.values) >= (ENOUGH if ended else STEADY):
             told = (_rising(loss), _diverged(loss), _chance(loss, run), _flat(loss, ended, finetune))
-            found += next(filter(None, map(list, told)), [])  # of one story the first word
+            found += next(filter(None, map(list, told)), [])  # these have one cause: only the first is reported
             found += _spike(loss)
     return found
 
@@ -138,26 +138,26 @@ def _not_finite(loss: Loss) -> Iterator[Finding]:
         loss,
         f"NaN or infinite from step {int(loss.all_steps[bad][0]):,}, {until}",
         "a finite loss",
-        "look at the batch of that step, at logarithms and divisions in the loss, and at lr",
+        "check the batch of that step, logarithms and divisions in the loss, and lr",
     )
 
 
 def _rising(loss: Loss) -> Iterator[Finding]:
-    """It was never lower than at the start."""
+    """The loss was never lower than at the start."""
     enough = max(NOISE * loss.noise, RISES * abs(loss.start))
     if loss.end > loss.start + enough and loss.level[loss.best] > loss.start - enough:
         yield _finding(
             "loss-rising",
             "error",
             loss,
-            f"it rose from {loss_text(loss.start)} at the start to {loss_text(loss.end)}, and was never lower",
+            f"rose from {loss_text(loss.start)} at the start to {loss_text(loss.end)}, and was never lower",
             "a loss that falls",
-            "look at the sign of the loss, maximize= of the optimizer, and lr against that of a run that falls",
+            "check the sign of the loss, the optimizer's maximize option, and lr",
         )
 
 
 def _diverged(loss: Loss) -> Iterator[Finding]:
-    """It fell, and has given much of that back for good."""
+    """The loss fell, then rose and stayed up."""
     low = float(loss.level[loss.best])
     lost = loss.end - low
     if lost > max(NOISE * loss.noise, LOSES * (loss.start - low), RISES * abs(low)):
@@ -166,14 +166,14 @@ def _diverged(loss: Loss) -> Iterator[Finding]:
             "loss-diverged",
             "error" if loss.end > loss.start else "warning",
             loss,
-            f"it fell from {loss_text(loss.start)} to {loss_text(low)} at step {step:,}, now {loss_text(loss.end)}",
-            "a loss that stays where it fell to",
-            f"go back to a checkpoint before step {step:,}; look at what changed after it: lr, data, gradient norms",
+            f"fell from {loss_text(loss.start)} to {loss_text(low)} at step {step:,} and is now {loss_text(loss.end)}",
+            "a loss that does not rise again",
+            f"go back to a checkpoint before step {step:,}, and check what changed after it: lr, data, gradient norms",
         )
 
 
 def _chance(loss: Loss, run: Run) -> Iterator[Finding]:
-    """It stands where guessing among the classes would be."""
+    """The loss stays at the level of guessing among the classes."""
     matrices = [t for t in run.tensors.values() if len(t.shape) == 2]
     sizes = {t.shape[0] for t in [*matrices[-1:], *(t for t in matrices if t.role == "embedding")] if t.shape[0] > 1}
     half = loss.level[len(loss.level) // 2 :]
@@ -184,15 +184,15 @@ def _chance(loss: Loss, run: Run) -> Iterator[Finding]:
                 "loss-at-chance",
                 "warning",
                 loss,
-                f"it stands at {loss_text(loss.end)}: guessing among {k} classes has ln {k} = {math.log(k):.4g}",
+                f"stays at {loss_text(loss.end)}; guessing among {k} classes gives ln {k} = {math.log(k):.4g}",
                 "a loss below that",
-                "look at whether labels belong to their inputs, whether gradients reach the first layers, and at lr",
+                "check that labels match their inputs, that gradients reach the first layers, and lr",
             )
             return
 
 
 def _flat(loss: Loss, ended: bool, finetune: bool) -> Iterator[Finding]:
-    """It has hardly moved."""
+    """The loss has hardly moved."""
     steps = int(loss.steps[-1] - loss.steps[0])
     first = float(np.median(loss.values[: loss.few]))
     fell = max(loss.start, first) - loss.end
@@ -203,14 +203,14 @@ def _flat(loss: Loss, ended: bool, finetune: bool) -> Iterator[Finding]:
         "loss-flat",
         "warning",
         loss,
-        f"it has hardly moved in {steps:,} steps: {loss_text(loss.start)} at first, {loss_text(loss.end)} now",
+        f"has hardly moved in {steps:,} steps: {loss_text(loss.start)} at first, {loss_text(loss.end)} now",
         f"a loss that falls by {MOVES:.0%} or more",
-        "look at lr (and eps), at what clipping leaves of the gradient, and at the data and its labels",
+        "check lr, eps, gradient clipping, the data and its labels",
     )
 
 
 def _spike(loss: Loss) -> Iterator[Finding]:
-    """It leapt up, for three values or more, and came back."""
+    """The loss jumped up for three logged values or more, and came back."""
     values, width = loss.values, 2 * loss.few + 1
     before = np.concatenate([np.full(width, np.nan), rolling_median(values, width)[:-width]])[: len(values)]
     three = np.array([np.median(values[max(0, i - 1) : i + 2]) for i in range(len(values))])
@@ -224,7 +224,7 @@ def _spike(loss: Loss) -> Iterator[Finding]:
         "loss-spike",
         "warning",
         loss,
-        f"it leapt from {loss_text(before[at])} to {loss_text(three[at])} at step {int(loss.steps[at]):,}, and back",
-        "a loss without leaps",
-        "look at the gradient norm, the batch and lr of that step",
+        f"jumped from {loss_text(before[at])} to {loss_text(three[at])} at step {int(loss.steps[at]):,}, and came back",
+        "a loss without jumps",
+        "check the gradient norm, the batch and lr of that step",
     )

@@ -1,4 +1,4 @@
-"""Checks of a run's settings, as it had them: decay that is missing or in the wrong place, memory too short."""
+"""Checks of the settings that a run had: missing or misplaced decay, memory that is too short."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from equipoise.planner.checks.rates import overshoot, short_memory
 
 
 def check_overshoot(e: Evidence) -> Iterator[Finding]:
-    """Decay that takes the whole weight or more; named by the layer that has it."""
+    """One step of decay removes the whole weight or more."""
     for g, recorded in enumerate(e.groups):
         layers = [i for i in e.matrices if e.group[i] == g]
         if layers:
@@ -37,10 +37,10 @@ def check_decay(e: Evidence) -> Iterator[Finding]:
             "no-decay",
             "info",
             bare[0],
-            f"weight_decay is 0 here{_more(bare)}" + (", and other layers decay" if decays else "")
-            + ": the norm grows and the effective learning rate falls as 1/√t",
+            f"weight_decay is 0 here{_more(bare)}" + (", but other layers decay" if decays else "")
+            + ": the norm keeps growing and the effective learning rate falls as 1/√t",
             "a weight decay above 0 on matrices",
-            "a group of its own has no decay, on purpose or by mistake" if decays else "usual in short fine-tuning",
+            "check that its group is meant to have no decay" if decays else "normal in short fine-tuning",
             "[norm-note] Weight Decay Controls The Effective Learning Rate",
         )  # fmt: skip
     if gains:
@@ -50,7 +50,7 @@ def check_decay(e: Evidence) -> Iterator[Finding]:
             gains[0],
             f"gains and biases decay{_more(gains)}",
             "no decay on gains and biases",
-            "decay pulls them towards 0, and nothing balances it; equipoise.param_groups leaves them out",
+            "decay pulls them towards 0 and nothing balances it; equipoise.param_groups excludes them from decay",
             "[kosson2024] appendix C.2",
         )
     if l2:
@@ -60,13 +60,13 @@ def check_decay(e: Evidence) -> Iterator[Finding]:
             l2[0],
             f"weight_decay is added to the gradient and divided by √v{_more(l2)}",
             "decoupled decay",
-            "neurons rotate at speeds that depend on the size of their gradients; AdamW decays all alike",
+            "neurons rotate at speeds that depend on the size of their gradients; AdamW decays all of them alike",
             "[kosson2024] appendix I",
         )
 
 
 def check_memory(e: Evidence) -> Iterator[Finding]:
-    """Decay that forgets all but the last few steps, or memory shorter than an epoch where the run says how long."""
+    """Decay forgets all but the last few steps, or the memory is shorter than an epoch (if its length is known)."""
     per_epoch = e.meta("steps_per_epoch")
     per_epoch = per_epoch if isinstance(per_epoch, int | float) and 0 < per_epoch < e.last else 0
     for g, recorded in enumerate(e.groups):
@@ -84,4 +84,4 @@ def _more(names: list[str]) -> str:
 
 CHECKS = (check_overshoot,)
 FROM_SCRATCH = (check_decay, check_memory)
-"""Checks against what is known of training from scratch."""
+"""Checks for training from scratch."""

@@ -1,4 +1,4 @@
-"""Lay a measured tensor or neuron over its forecast: `compare`."""
+"""`compare`: a measured tensor or neuron next to its forecast."""
 
 from __future__ import annotations
 
@@ -170,7 +170,9 @@ class Comparer:
             if not self.tensors:
                 raise ValueError(f"tensor = {tensor!r}: the run has none yet; train and watch at least one step")
             some = ", ".join(list(self.tensors)[:3])
-            raise ValueError(f"tensor = {tensor!r}: must be one of the run's {len(self.tensors)} tensors, as {some}")
+            raise ValueError(
+                f"tensor = {tensor!r}: must be one of the run's {len(self.tensors)} tensors, such as {some}"
+            )
         info = self.tensors[tensor]
         if neuron is not None and neuron not in info.neurons:
             raise ValueError(f"neuron = {neuron}: must be a sampled neuron of {tensor}: {list(info.neurons)}")

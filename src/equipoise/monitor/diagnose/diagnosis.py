@@ -1,4 +1,4 @@
-"""Say what is wrong with a run, where, why, and what to do: `diagnose`."""
+"""`diagnose`: what is wrong with a run, where, why, and what to do."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the checks look at: the measured series of all tensors side by side, their settings, and how long they had."""
+"""The input of the checks: measured series of all tensors, their settings, and how long they had to settle."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which layers are worst: those that turn much more, or much less, than they should."""
+"""Rank layers: the worst rotate much more, or much less, than they should."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ class Frame:
         self.neurons = neurons > 0
         self.tensors = watched(owners, names, self.neurons)
         if not self.tensors:
-            raise ValueError("optimizer: must have at least one parameter that is trained")
+            raise ValueError("optimizer: must have at least one trainable parameter")
         self.rows = sum(t.rows for t in self.tensors)
         self.blocks = blocks_of(self.tensors, self.neurons)
         self._devices = list(dict.fromkeys(t.p.device for t in self.tensors)) or [torch.device("cpu")]

@@ -1,4 +1,4 @@
-"""Measure one step after the other: what is copied before it, summed after it, and turned into a row by the next."""
+"""Measure steps: copy weights before a step, compute sums after it, and make a row of them at the next."""
 
 from __future__ import annotations
 

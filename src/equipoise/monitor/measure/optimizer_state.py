@@ -1,4 +1,4 @@
-"""Where the gradients, the momentum and the age of an optimizer's averages are found, without touching its state."""
+"""Find the gradients, the momentum and the age of an optimizer's averages, without touching its state."""
 
 from __future__ import annotations
 

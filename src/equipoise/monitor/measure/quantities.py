@@ -1,4 +1,4 @@
-"""What is measured, as formulas over a few inner products: numpy alone, float64, for neurons and tensors alike.
+"""The measured quantities, as formulas over a few inner products, in numpy and float64, for neurons and tensors.
 
 Letters: w weight before the step, Δ its change, g gradient, m momentum, d the share of w that decoupled decay takes,
 U = Δ + d·w the gradient part of the change (−ηu), and for cautious decay ŵ the part of w that decays (else w itself).

@@ -1,4 +1,4 @@
-"""How large a random walk's direction is, the measure of `c_err`: of each tensor, and at each age of the averages."""
+"""The expected size of a random walk's direction, by tensor and age of the averages; `c_err` is relative to it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Singular values of weight, update and momentum, and the share of weights that eps dominates: measured seldom."""
+"""Singular values of weight, update and momentum, and the share of weights that eps dominates; measured rarely."""
 
 from __future__ import annotations
 

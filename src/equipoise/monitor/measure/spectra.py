@@ -1,4 +1,4 @@
-"""Whose turn it is to have its spectrum measured, and where its weight, change and momentum are taken from."""
+"""Choose which tensors have their spectrum measured next, and collect their weight, change and momentum."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The inner products that a measured step comes down to, of each row or each tensor: numpy alone."""
+"""The inner products of a measured step, for each row or tensor, in numpy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The tensors that a watch looks at: names, owners, rows, and the part of them on this process."""
+"""The tensors of a watch: names, optimizers, rows, and their part on this process."""
 
 # pyright: reportPrivateImportUsage=false, reportAttributeAccessIssue=false
 # (torch exports its foreach functions under private names alone; DTensor's methods are not Tensor's)

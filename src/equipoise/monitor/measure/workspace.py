@@ -1,4 +1,4 @@
-"""The memory of a measured step: a copy of the weights, a little to work in, and the sums; and what is done in it."""
+"""The memory of a measured step (a copy of the weights, a work buffer, the sums), and what is computed in it."""
 
 from __future__ import annotations
 

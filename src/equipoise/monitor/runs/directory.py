@@ -1,4 +1,4 @@
-"""The runs under a directory: which there are, and how each is. Nothing outside of the directory is ever opened."""
+"""The runs under a directory and their status. Nothing outside the directory is ever opened."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A run as a tidy table, one line a measured number: a data frame, a CSV file or a Parquet file."""
+"""A run as a tidy table with one row per number: a data frame, a CSV file or a Parquet file."""
 
 from __future__ import annotations
 
@@ -173,7 +173,7 @@ def write(run: Run, to: str | None = None, output: str | os.PathLike[str] | None
     if to is None:
         to = ending if ending in FORMATS else "csv"
     elif ending in FORMATS and ending != _check.choice("--to", to, FORMATS):
-        raise ValueError(f"--to = {to!r} beside the file {str(output)!r}: must say the same; leave out --to")
+        raise ValueError(f"--to = {to!r} does not match the file {str(output)!r}; leave out --to")
     _check.choice("--to", to, FORMATS)
     target = run.path.with_name(f"{run.path.absolute().name}.{to}") if output is None else Path(output)
     chunks = _chunks(run, lambda _: True, 0, None)
@@ -199,7 +199,7 @@ def _csv(chunks: Iterator[_Chunk], target: Path) -> int:
 
 def _parquet(chunks: Iterator[_Chunk], target: Path) -> int:
     if importlib.util.find_spec("pyarrow") is None:
-        raise RunError("--to = 'parquet': needs pyarrow; pip install 'equipoise[parquet]', or take --to csv")
+        raise RunError("--to = 'parquet': needs pyarrow; pip install 'equipoise[parquet]', or use --to csv")
     import pyarrow as pa
     from pyarrow import parquet
 

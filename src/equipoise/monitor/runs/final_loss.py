@@ -1,4 +1,4 @@
-"""The final loss of a run: the one place that says which number that is. Needs no torch."""
+"""The final loss of a run, defined in one place. Needs no torch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A run as a line of a table: its state, losses and settings, what it logged last, and its meta. Needs no torch."""
+"""A run as a row of a table: its status, losses, settings, last logged values, and meta. Needs no torch."""
 
 from __future__ import annotations
 

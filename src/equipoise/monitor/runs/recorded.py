@@ -1,4 +1,4 @@
-"""What a run remembers of its optimizer, in theory's words: enough to forecast it later, without torch."""
+"""The optimizer of a run in the terms of theory, as stored: enough to forecast it later, without torch."""
 
 from __future__ import annotations
 

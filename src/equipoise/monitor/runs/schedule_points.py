@@ -1,4 +1,4 @@
-"""Learning rate and weight decay of every step that was taken, and what they leave of each batch. Needs no torch."""
+"""Learning rate and weight decay of every step, and the memory that follows from them. Needs no torch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which columns, in which order, and which runs: one set of words for the board's list and the terminal's."""
+"""Select columns, order and runs, with one syntax for the board and the terminal."""
 
 from __future__ import annotations
 
@@ -172,13 +172,13 @@ def _test(term: str) -> Callable[[Line], bool]:
     match = None if term.startswith('"') and term.endswith('"') and term.count('"') == 2 else COMPARISON.fullmatch(term)
     if match is None:
         if (term[0] in "<>=!" and len(term) > 1) or set(term) <= set("<>=!"):
-            raise ValueError(f"filter = {term!r}: must have a column before the sign, as lr>1e-3")
+            raise ValueError(f"filter = {term!r}: must have a column before the sign, such as lr>1e-3")
         word = term.replace('"', "").lower()
         return lambda line: word in _text(line)
     name, sign, text = match[1].strip('"'), match[2], match[3].replace('"', "")
     wanted = _number(text)
     if not text or (sign in OPERATORS and wanted is None):
-        raise ValueError(f"filter = {term!r}: must compare with a number, as lr>1e-3, or = and != with a word")
+        raise ValueError(f"filter = {term!r}: must compare with a number, such as lr>1e-3, or with a word by = or !=")
     if sign in OPERATORS:
         compare, level = OPERATORS[sign], float(wanted or 0.0)
         return lambda line: isinstance(v := line.values.get(name), int | float) and compare(v, level)

@@ -1,4 +1,4 @@
-"""Names as people read them: in the order of their numbers, and without what they share."""
+"""Short names: sorted by their numbers, without the parts that all share."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A run as it is now, for a person who looks at it: the newest numbers, the worst layers. Needs no torch."""
+"""A snapshot of a run: the newest numbers and the worst layers. Needs no torch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Words that people give to runs, to find them again: in the run's meta, or later, in a file beside the run."""
+"""Tags of runs, in the run's meta or in a file next to the run."""
 
 from __future__ import annotations
 

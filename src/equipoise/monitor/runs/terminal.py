@@ -1,4 +1,4 @@
-"""A run in the terminal: one look at it, a live table, or a list of runs. Needs no torch."""
+"""A run in the terminal: printed once, as a live table, or as a list of runs. Needs no torch."""
 
 from __future__ import annotations
 
@@ -83,9 +83,9 @@ def render(glance: Glance, *, width: int = 120, live: bool = False) -> Renderabl
     if glance.layers:
         parts.append(_table(glance, width))
     elif glance.step is None:
-        parts.append(Text("nothing is measured yet", style="dim"))
+        parts.append(Text("nothing has been measured yet", style="dim"))
     else:
-        parts.append(Text("no layer has a name like this, or none is measured yet", style="dim"))
+        parts.append(Text("no layer matches this name, or none has been measured yet", style="dim"))
     if glance.findings and live:
         parts += [finding_line(f) for f in glance.findings[-LINES:]]
     elif glance.findings:
@@ -118,7 +118,7 @@ def _numbers(glance: Glance) -> RenderableType:
     if others:
         grid.add_row("logged last", " · ".join(others[:4]))
     if not math.isnan(n.get("step_time", math.nan)):
-        grid.add_row("time", f"{_seconds(n['step_time'])} a step{_watching(n.get('watch_share', math.nan))}")
+        grid.add_row("time", f"{_seconds(n['step_time'])} per step{_watching(n.get('watch_share', math.nan))}")
     if "balance_layers" in n:
         balances = f"layers {_number(n['balance_layers'])} · neurons {_number(n['balance_neurons'])}"
         grid.add_row("variation of rotation", balances)
@@ -132,7 +132,7 @@ def _numbers(glance: Glance) -> RenderableType:
         what = "initialisation" if glance.taken_as is None else "initial weights"
         grid.add_row("memory", f"{steps} of {glance.coverage.steps:,} steps · {what} left {left}")
     if glance.taken_as is not None:
-        grid.add_row("taken as", glance.taken_as)
+        grid.add_row("treated as", glance.taken_as)
     return grid
 
 

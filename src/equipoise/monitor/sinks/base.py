@@ -1,4 +1,4 @@
-"""What a sink is, and what its maker may know about the run."""
+"""The interface of a sink, and what it is created from."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from equipoise.finding import Finding
 
 @runtime_checkable
 class Sink(Protocol):
-    """Where numbers and findings go besides the run. Any object with these three methods is one.
+    """A destination for numbers and findings besides the run. Any object with these three methods is a sink.
 
-    All three are called in one thread of the sink's own, one after the other, so they may take their time. An attribute
-    `every_seconds` limits how often `send` is called, `after` says up to which step everything is there already.
+    All three are called in the sink's own thread, one after the other, so they may be slow. An attribute
+    `every_seconds` limits how often `send` is called; `after` is the last step that was already sent.
     """
 
     def send(self, step: int, numbers: Mapping[str, float]) -> None:
@@ -37,7 +37,7 @@ class Sink(Protocol):
         ...
 
     def close(self, status: str) -> None:
-        """Let go: nothing more comes.
+        """End: nothing more follows.
 
         Args:
             status: "finished", "interrupted" or "crashed".
@@ -47,13 +47,13 @@ class Sink(Protocol):
 
 @dataclass(frozen=True)
 class Place:
-    """What a sink that is asked for by name is made from.
+    """What a sink that is given by name is created from.
 
     Attributes:
         path: directory of the run.
-        step: the last step before those to come.
-        last: the last step that the run had; larger than `step` where training goes back.
-        memory: what the sink of this name said of itself, when the run was watched before.
+        step: the last step before the new ones.
+        last: the last step of the run so far; larger than `step` if training goes back.
+        memory: the `memory` of the sink of this name from when the run was watched before.
     """
 
     path: Path
@@ -62,10 +62,10 @@ class Place:
     memory: Mapping[str, Any] = field(default_factory=dict)
 
     def after(self, **same: Any) -> int:
-        """Up to which step a tool has everything, if it goes on where it was.
+        """Up to which step a tool already has everything, if it continues the same run.
 
         Args:
-            same: what must be as the memory has it.
+            same: values that must equal those in the memory.
         """
         there = bool(self.memory) and all(self.memory.get(key) == value for key, value in same.items())
         return self.last if there else 0

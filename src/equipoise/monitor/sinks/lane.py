@@ -1,4 +1,4 @@
-"""One sink's thread, and what waits for it: training never waits, and never hears an error."""
+"""The thread and queue of one sink. Training never waits for it and never sees its errors."""
 
 from __future__ import annotations
 

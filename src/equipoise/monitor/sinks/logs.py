@@ -24,11 +24,11 @@ LINE = (
 
 @final
 class Logs:
-    """Logs one line a step at level INFO, and findings at their own level.
+    """Logs one line per step at level INFO, and findings at their own level.
 
     Args:
         logger: a logger, or the name of one.
-        every_seconds: at most one line in so many seconds, after the first hundred.
+        every_seconds: least seconds between two lines, after the first hundred.
     """
 
     def __init__(self, logger: str | logging.Logger = "equipoise.watch", *, every_seconds: float = 10.0) -> None:
@@ -42,7 +42,7 @@ class Logs:
 
     @property
     def memory(self) -> dict[str, Any]:
-        """What to know when the run goes on."""
+        """What the run stores, to continue here after a resume."""
         return {"logger": self.logger.name}
 
     def send(self, step: int, numbers: Mapping[str, float]) -> None:

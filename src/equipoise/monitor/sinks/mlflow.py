@@ -28,9 +28,9 @@ class MLflow:
     Args:
         run_id: of a run to log into. None: the active one, or else a new one in the current experiment.
         name: of a new run.
-        own: end the run at the end; a new one is ended in any case.
-        after: steps up to this one are there already.
-        every_seconds: at most one step in so many seconds, after the first hundred.
+        own: end the MLflow run at the end; a new one is always ended.
+        after: steps up to this one were already sent.
+        every_seconds: least seconds between two sends, after the first hundred.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class MLflow:
 
     @property
     def memory(self) -> dict[str, Any]:
-        """What to know when the run goes on."""
+        """What the run stores, to continue here after a resume."""
         return {"run_id": self._run_id}
 
     def send(self, step: int, numbers: Mapping[str, float]) -> None:
@@ -85,6 +85,6 @@ class MLflow:
         self._client.set_tag(self._run_id, f"equipoise/{finding.code}", f"step {step}: {text_of(finding)}"[:5000])
 
     def close(self, status: str) -> None:
-        """End the run if it was made here."""
+        """End the run if it was started here."""
         if self._own:
             self._client.set_terminated(self._run_id, ENDED.get(status, "FAILED"))

@@ -1,4 +1,4 @@
-"""What watch does with its sinks: make them, give each its numbers and findings, note what fails."""
+"""Create the sinks of a watch, send numbers and findings to each, and record failures."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def checked(sinks: Sequence[Sink | str]) -> list[Sink | str]:
         ImportError: its library is not installed.
     """
     if isinstance(sinks, str):
-        raise ValueError(f"sinks = {sinks!r}: must be a list, as [{sinks!r}]")
+        raise ValueError(f"sinks = {sinks!r}: must be a list, such as [{sinks!r}]")
     for sink in sinks:
         if isinstance(sink, str):
             _check.choice("sinks", sink, BY_NAME)
@@ -58,7 +58,7 @@ class Sending:
     Args:
         sinks: checked ones; none on processes that do not write.
         path: directory of the run.
-        step: the last step before those to come.
+        step: the last step before the new ones.
         resume: whether the run goes on.
         note: stores a finding about a sink, and is given the exception behind it.
         strict: raise what goes wrong.

@@ -1,4 +1,4 @@
-"""From what was measured at a step to the few numbers that sinks get."""
+"""Summarise a measured step into the few numbers that sinks get."""
 
 from __future__ import annotations
 

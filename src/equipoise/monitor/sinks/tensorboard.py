@@ -17,8 +17,8 @@ class TensorBoard:
 
     Args:
         directory: where event files go; look at them with `tensorboard --logdir directory`.
-        purge_step: forget what is there from this step on, as when training went back.
-        every_seconds: at most one step in so many seconds, after the first hundred.
+        purge_step: discard existing events from this step on, for example after training went back.
+        every_seconds: least seconds between two sends, after the first hundred.
     """
 
     def __init__(
@@ -37,7 +37,7 @@ class TensorBoard:
 
     @property
     def memory(self) -> dict[str, Any]:
-        """What to know when the run goes on."""
+        """What the run stores, to continue here after a resume."""
         return {"directory": self._writer.log_dir}
 
     def send(self, step: int, numbers: Mapping[str, float]) -> None:

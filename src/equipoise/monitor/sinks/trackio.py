@@ -19,10 +19,10 @@ class Trackio:
     Args:
         run: of `trackio.init`. None: the active one, or else a new one.
         project: of a new run.
-        name: of a new run; one of this name that is there goes on if `resume` is set.
-        resume: whether to go on.
-        after: steps up to this one are there already.
-        every_seconds: at most one step in so many seconds, after the first hundred.
+        name: of a new run; an existing one of this name continues if `resume` is set.
+        resume: whether to continue it.
+        after: steps up to this one were already sent.
+        every_seconds: least seconds between two sends, after the first hundred.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class Trackio:
 
     @property
     def memory(self) -> dict[str, Any]:
-        """What to know when the run goes on."""
+        """What the run stores, to continue here after a resume."""
         return {"project": self._run.project, "name": self._run.name}
 
     def send(self, step: int, numbers: Mapping[str, float]) -> None:
@@ -71,7 +71,7 @@ class Trackio:
         self._run.alert(title=f"equipoise: {finding.code}", text=text_of(finding), level=level, step=step)
 
     def close(self, status: str) -> None:
-        """Finish the run if it was made here."""
+        """Finish the run if it was started here."""
         if self._own:
             self._run.finish()
 

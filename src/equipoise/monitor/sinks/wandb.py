@@ -21,17 +21,17 @@ STEP = "equipoise/step"
 class WandB:
     """Logs numbers into a run of W&B, and raises findings as its alerts.
 
-    In a run of the caller's own, numbers join the row that the caller commits next, and `equipoise/step` is their axis:
-    the caller's own steps are never moved. A run that is made here has the steps of training.
+    In a run that you started, numbers join the next row that you commit, with `equipoise/step` as their axis:
+    your own steps never move. A run that is started here has the steps of training.
 
     Args:
-        run: of `wandb.init`. None: the active one, or else a new one, offline where W&B cannot be reached.
+        run: of `wandb.init`. None: the active one, or else a new one, offline if W&B cannot be reached.
         directory: where a new run keeps its files.
         project: of a new run.
         name: of a new run.
-        id: of a run to go on with.
-        after: steps up to this one are there already.
-        every_seconds: at most one step in so many seconds, after the first hundred.
+        id: of a run to continue.
+        after: steps up to this one were already sent.
+        every_seconds: least seconds between two sends, after the first hundred.
     """
 
     def __init__(
@@ -68,11 +68,11 @@ class WandB:
 
     @property
     def memory(self) -> dict[str, Any]:
-        """What to know when the run goes on."""
+        """What the run stores, to continue here after a resume."""
         return {"id": self._run.id}
 
     def send(self, step: int, numbers: Mapping[str, float]) -> None:
-        """One row of history, or a part of the caller's."""
+        """One row of history, or a part of your next row."""
         if self._own:
             self._run.log(dict(numbers), step=step)
         else:
@@ -85,7 +85,7 @@ class WandB:
         self._run.summary[f"equipoise/findings/{finding.code}"] = text
 
     def close(self, status: str) -> None:
-        """Finish the run if it was made here."""
+        """Finish the run if it was started here."""
         if self._own:
             self._run.finish(exit_code=0 if status == "finished" else 1)
 

@@ -1,4 +1,4 @@
-"""The reading side of a run's file: its records and lives, kept up to date, with all that is damaged left out."""
+"""Read a run's file: its records and sessions, kept up to date, without damaged parts."""
 
 from __future__ import annotations
 
@@ -146,7 +146,7 @@ class Archive:
                 db.rollback()
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         with self._guard:
             self._db.close()
 
@@ -253,7 +253,7 @@ class Archive:
         if evidence:
             found.append(
                 Finding(
-                    "run-damaged", "warning", str(self.directory), "; ".join(evidence), "a file as it was written",
+                    "run-damaged", "warning", str(self.directory), "; ".join(evidence), "an undamaged file",
                     "the rest is shown; restore the file from a copy if you have one, and check the disk",
                     "docs/run.md",
                 )

@@ -1,4 +1,4 @@
-"""Find the rows that have the columns that somebody asks for, or say what there is instead."""
+"""Find the rows that have the requested columns, or say which columns there are."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def choose(
     kinds = list(layouts) if kind is None else [kind]
     if columns is None:
         if len(kinds) != 1:
-            raise RunError(f"kind = None: must be given, as the run has {_some(kinds)}")
+            raise RunError(f"kind = None: must be given, because the run has {_some(kinds)}")
         columns = list(dict.fromkeys(c for layout in layouts[kinds[0]] for c in layout.columns))
     having = {c: {k for k in kinds if any(c in layout.places for layout in layouts[k])} for c in columns}
     for column, places in having.items():
@@ -38,7 +38,7 @@ def choose(
     if not fits:
         raise RunError("columns: must be one or more, and all of one kind")
     if len(fits) > 1:
-        raise RunError(f"kind = None: must be given, as {columns[0]} is in {_some(fits)}")
+        raise RunError(f"kind = None: must be given, because {columns[0]} is in {_some(fits)}")
     return [s for s in archive.segments.values() if s.layout.kind == fits[0]], columns
 
 

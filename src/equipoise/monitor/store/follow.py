@@ -1,4 +1,4 @@
-"""Read what is new in a run, at the cost of what is new."""
+"""Follow a run: read only its new rows."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from equipoise.monitor.store.tables import Rows
 
 
 class Follower:
-    """Gives the rows that came since the last call; see `Run.follow`."""
+    """Returns the rows since its last call; see `Run.follow`."""
 
     def __init__(self, archive: Archive, kind: str) -> None:
         self._archive, self._kind = archive, kind
@@ -20,7 +20,7 @@ class Follower:
         self._life = 0
 
     def skip(self, keep: int = 0) -> None:
-        """Leave out all rows that are there but the last ones; `read` then begins with those.
+        """Skip all existing rows except the last ones; `read` then starts with those.
 
         Args:
             keep: how many.

@@ -1,4 +1,4 @@
-"""What the numbers of a run are: tensors, quantities, and layouts, which say what each number of a row means."""
+"""The structure of a run: tensors, quantities, and layouts, which say what each number of a row means."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ class Quantity:
     Attributes:
         name: such as "rotation".
         unit: such as "radian", or empty.
-        per: of what there is one: "tensor", "neuron" or "global".
-        description: one sentence for people.
+        per: measured once per "tensor" or "neuron", or once in all ("global").
+        description: one sentence.
     """
 
     name: str
@@ -51,7 +51,7 @@ class TensorInfo:
         shape: its shape.
         role: what it is in the network, such as "matrix", "gain" or "bias".
         group: index of its parameter group.
-        neurons: indices of the neurons that are sampled.
+        neurons: indices of the sampled neurons.
         info: anything else that JSON can hold.
     """
 
@@ -92,11 +92,11 @@ class Column:
 
 @dataclass(frozen=True)
 class Layout:
-    """The meaning of a row, number by number.
+    """What the numbers of a row mean.
 
     Attributes:
         columns: one for each number of the row.
-        kind: which rows: "main", or another word for what is measured at other steps, such as "slow".
+        kind: "main", or another name for rows that are measured at other steps, such as "slow".
         dtype: "float32" or "float64", of the whole row.
     """
 
@@ -131,7 +131,7 @@ class Layout:
         with np.errstate(over="ignore"):
             values = np.asarray(row).astype(self.stored)
         if values.shape != (len(self),):
-            raise ValueError(f"row has shape {values.shape}: must be ({len(self)},), as layout {self.kind!r} says")
+            raise ValueError(f"row has shape {values.shape}: must be ({len(self)},), by layout {self.kind!r}")
         return values.tobytes()
 
     def to_dict(self) -> dict[str, Any]:
@@ -160,7 +160,7 @@ def make_layout(
     kind: str = "main",
     dtype: str = "float32",
 ) -> Layout:
-    """Every quantity of every tensor: a number a tensor, or quantiles over neurons and the sampled neurons.
+    """A layout with every quantity of every tensor: one number, or quantiles over neurons and the sampled neurons.
 
     Args:
         quantities: global ones give one column, those per tensor one for each tensor, those per neuron one for each

@@ -1,4 +1,4 @@
-"""Smallest, mean and largest value over runs of rows, so that a long run can be drawn from a few of them.
+"""Summaries (minimum, mean, maximum) over blocks of rows, so that a long run can be drawn from a few of them.
 
 A bucket of level 1 summarises 16 consecutive rows of a segment, one of level k + 1 four of level k. NaN means "not
 measured" and is left out; a column without any number has count 0 and NaN for the rest.

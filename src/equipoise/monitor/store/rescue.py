@@ -1,4 +1,4 @@
-"""Open a run's file for reading, and save what can be read of a damaged one."""
+"""Open a run's file for reading, and rescue what can be read of a damaged one."""
 
 from __future__ import annotations
 

@@ -40,9 +40,9 @@ SHOWN = "FROM rows WHERE segment = ? AND step <= ? AND typeof(step) = 'integer'"
 
 
 class Run:
-    """A run: what was measured, what is known about it, and how it is. Open one with `Run.open`.
+    """A stored run: its measurements, metadata, findings and status. Open one with `Run.open`.
 
-    It may be open while it is written: every call sees the newest state.
+    You can read a run while it is being written: every call sees the newest state.
     """
 
     def __init__(self, archive: Archive) -> None:
@@ -62,7 +62,7 @@ class Run:
         return Run(Archive(checked_path(path)))
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         self._archive.close()
 
     def __enter__(self) -> Self:
@@ -78,7 +78,7 @@ class Run:
 
     @property
     def meta(self) -> dict[str, Any]:
-        """What the writer said about the run."""
+        """Metadata that the writer stored."""
         return {key: record.value for key, record in self._of_kind("meta").items()}
 
     @property
@@ -114,7 +114,7 @@ class Run:
     def status(self) -> str:
         """Whether it is "running", or how it ended.
 
-        "finished": it was closed, or the program came to its end. "interrupted": by Ctrl-C. "crashed": by an
+        "finished": it was closed, or the program ended normally. "interrupted": by Ctrl-C. "crashed": by an
         exception, or an exit code that is not 0. "unclosed": it ended without a word, as by kill -9: its process is
         gone, or it gave no sign of life for half a minute (ten minutes while there is a process of its number on this
         machine). "empty": finished without a row.
@@ -131,19 +131,19 @@ class Run:
 
     @property
     def started(self) -> float:
-        """When it was first written to, in seconds since 1970; 0 where that is lost."""
+        """When it was first written, in seconds since 1970; 0 if that is lost."""
         self._archive.read(lambda db: None)
         begun = [life.started for life in self._archive.lives.values() if isinstance(life.started, float)]
         return min(begun, default=0.0)
 
     @property
     def findings(self) -> list[Finding]:
-        """What the writer found, and what reading found to be wrong with the file so far."""
+        """Findings of the writer, and problems with the file that reading has shown so far."""
         return [finding for _, finding in self.timeline] + self._archive.findings()
 
     @property
     def timeline(self) -> list[tuple[int | None, Finding]]:
-        """What the writer found, each with its step, without what a later life supersedes."""
+        """Findings of the writer, each with its step, without those that a later session supersedes."""
         self._archive.read(lambda db: None)
         records = [r for r in self._archive.records.values() if r.kind == "finding"]
         shown = [r for r in records if r.step is None or r.step <= self._archive.cutoff(r.life)]
@@ -198,7 +198,7 @@ class Run:
 
     @property
     def coverage(self) -> Coverage:
-        """How many steps were taken, how many of them were measured, and to which step."""
+        """How many steps were taken and measured, and the last measured step."""
 
         def job(db: sqlite3.Connection) -> Coverage:
             archive = self._archive
@@ -237,11 +237,11 @@ class Run:
             tensor: name of the tensor; None for a quantity of the whole run.
             quantile: which quantile over neurons.
             neuron: which sampled neuron.
-            kind: which kind of rows, where more than one has it.
+            kind: which kind of rows, if several have it.
             start: first step.
             stop: step to stop before; None for no end.
-            points: give summaries of several steps (`values` is the mean, `low` and `high` the extremes) so that there
-                are about this many at most. Reads little, however long the run. None gives every step.
+            points: return at most about this many summaries of several steps (`values` is the mean, `low` and `high`
+                the extremes). The time does not depend on the length of the run. None: every step.
         """
         for name, value in (("quantity", quantity), ("tensor", tensor or "")):
             if not isinstance(value, str):
@@ -271,8 +271,8 @@ class Run:
             start: first step.
             stop: step to stop before; None for no end.
             points: as in `series`. There may be 16 times fewer.
-            fine: read up to this many lines and put neighbours together, so that there are as many as `points` where
-                there are as many rows; 16 times `points` does for any run.
+            fine: read up to this many summaries and merge neighbours, so that there are as many as `points` if there
+                are enough rows; 16 times `points` is enough for any run.
         """
         start = _check.whole("start", start)
         last = FOREVER if stop is None else _check.whole("stop", stop) - 1
@@ -307,27 +307,27 @@ class Run:
         return self._archive.read(job)
 
     def follow(self, kind: str = "main") -> Follower:
-        """Read what is new, again and again, at the cost of what is new."""
+        """An object that reads new rows, again and again, at the cost of the new rows only."""
         return Follower(self._archive, kind)
 
     # What it means
 
     @property
     def final(self) -> Final | None:
-        """How the training loss ended: the mean of its last 5 %, and its last value; None where none was logged."""
+        """The final training loss: the mean of its last 5 %, and its last value; None if none was logged."""
         from equipoise.monitor.runs.final_loss import final
 
         return final(self)
 
     @property
     def best(self) -> Best | None:
-        """The best validation loss, as of `val_loss` or `eval_loss`, and its step; None where none was logged."""
+        """The best validation loss, such as `val_loss` or `eval_loss`, and its step; None if none was logged."""
         from equipoise.monitor.runs.final_loss import best
 
         return best(self)
 
     def compare(self, tensor: str, *, neuron: int | None = None, points: int | None = 500) -> Comparison:
-        """Lay a tensor, or one of its sampled neurons, over its forecast: plain, and with the gap attributed.
+        """Compare a tensor, or one of its sampled neurons, with its forecast, and attribute the gap.
 
         Args:
             tensor: name of the tensor.
@@ -339,9 +339,9 @@ class Run:
         return compare(self, tensor, neuron=neuron, points=points)
 
     def diagnose(self) -> Diagnosis:
-        """What is wrong with the run, where, why, and what to do: what it has stored, and what its rows show now.
+        """What is wrong with the run, where, why, and what to do: stored findings, and those that its rows show now.
 
-        A list of findings, with `coverage`: what was measured. Printed, an empty one says what that means.
+        Returns a list of findings with `coverage`. If it is empty, printing it says how much was measured.
         """
         from equipoise.monitor.diagnose.diagnosis import diagnose
 
@@ -356,21 +356,21 @@ class Run:
         stop: int | None = None,
         backend: str | None = None,
     ) -> Any:
-        """A tidy data frame: one line a measured number, with step, time, quantity, tensor, quantile, neuron, value.
+        """A tidy data frame with one row per number: step, time, quantity, tensor, quantile, neuron, value.
 
         Args:
             quantity: only this one, or these.
             tensor: only this one, or these.
             start: first step.
             stop: step to stop before; None for no end.
-            backend: "pandas" or "polars"; None takes whichever is installed.
+            backend: "pandas" or "polars"; None: whichever is installed.
         """
         from equipoise.monitor.runs.export import frame
 
         return frame(self, quantity=quantity, tensor=tensor, start=start, stop=stop, backend=backend)
 
     def show(self) -> None:
-        """Show the run: as a page in a notebook, in words elsewhere."""
+        """Show the run: as a page in a notebook, as text elsewhere."""
         _viewer.show(self)
 
     def _of_kind(self, kind: str) -> dict[str, Record]:

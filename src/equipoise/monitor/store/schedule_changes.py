@@ -1,4 +1,4 @@
-"""Learning rate and weight decay at every step, stored as the ends of straight lines: few rows for any run."""
+"""Learning rate and weight decay at every step, stored as the end points of straight lines, which need few rows."""
 
 from __future__ import annotations
 

@@ -76,7 +76,7 @@ def checked_path(path: Any) -> Path:
 
 
 class RunError(ValueError):
-    """A run cannot be opened, or holds nothing that was asked for; the message says what to do."""
+    """A run cannot be opened, or does not have what was asked for; the message says what to do."""
 
 
 def checksum(data: bytes, *columns: Any) -> int:

@@ -1,4 +1,4 @@
-"""The writing side of a run's file: stage what came, commit it all at once, keep it for another try if that fails.
+"""Write a run's file: stage rows, commit them together, and keep them for another try if that fails.
 
 Used by one thread, that of `RunWriter`.
 """
@@ -71,7 +71,7 @@ class Ledger:
         held = schema.lock(directory)
         if held is None:
             raise RunError(
-                f"{directory}: is being written{_by_whom(directory)}; stop that, or choose another directory"
+                f"{directory}: is being written{_by_whom(directory)}; close that writer, or choose another directory"
             )
         self._lock = held
         try:
@@ -126,7 +126,7 @@ class Ledger:
                 if resume is False:
                     last = db.execute("SELECT max(step) FROM rows").fetchone()[0]
                     raise RunError(
-                        f"{path.parent}: holds a run already (last step {last}); pass resume=True to append to it, "
+                        f"{path.parent}: already holds a run (last step {last}); pass resume=True to append to it, "
                         "or choose another directory"
                     )
         except sqlite3.DatabaseError as error:
@@ -278,7 +278,7 @@ def trouble(where: str, dropped: int, failure: str) -> list[Finding]:
     if failure:
         return [
             Finding(
-                "run-not-written", "warning", where, f"{failure}; {lost}", "every measured row is stored",
+                "run-not-written", "warning", where, f"{failure}; {lost}", "every measured row stored",
                 "make room on the disk or choose a directory that can be written; training is not affected",
                 "docs/run.md",
             )
@@ -287,7 +287,7 @@ def trouble(where: str, dropped: int, failure: str) -> list[Finding]:
         return [
             Finding(
                 "rows-dropped", "warning", where, f"the disk was slower than training: {lost}",
-                "every measured row is stored",
+                "every measured row stored",
                 "measure less often, fewer neurons, or write to a faster disk; training is not affected", "docs/run.md",
             )
         ]  # fmt: skip

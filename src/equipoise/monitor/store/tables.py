@@ -1,4 +1,4 @@
-"""What reading gives: numbers over steps."""
+"""The results of reading a run: numbers over steps."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def from_log(high: NDArray[Any], values: NDArray[Any] | None = None) -> NDArray[
 
 @dataclass(frozen=True)
 class Table:
-    """Columns over steps, each line a row as measured or the summary of several.
+    """Columns over steps. Each line is a row as measured, or a summary of several rows.
 
     Attributes:
         columns: what the columns of the arrays are.
@@ -51,8 +51,8 @@ class Table:
         values: mean.
         low: smallest value.
         high: largest value.
-        count: how many numbers there were; 0 where the rest is NaN. NaN beside a count was logged as NaN.
-        level: 0 where each line is a row as measured.
+        count: how many numbers there were; 0 if the rest is NaN. NaN with a count was logged as NaN.
+        level: 0 if each line is a row as measured.
     """
 
     columns: tuple[Column, ...]
@@ -109,19 +109,19 @@ class Coverage:
         """What it means that nothing was found.
 
         >>> Coverage(59, 400, 398).verdict
-        'Nothing odd was found: 59 of 400 steps measured, to step 398.'
+        'No problems found: 59 of 400 steps measured, up to step 398.'
         >>> Coverage(7, 400, 64).verdict
-        'Too little was measured to say: 7 of 400 steps measured, to step 64.'
+        'Too little was measured to say: 7 of 400 steps measured, up to step 64.'
         """
-        return f"{'Nothing odd was found' if self.enough else 'Too little was measured to say'}: {self}."
+        return f"{'No problems found' if self.enough else 'Too little was measured to say'}: {self}."
 
     def __str__(self) -> str:
         """In words.
 
         >>> str(Coverage(59, 400, 398)), str(Coverage(0, 400, 0))
-        ('59 of 400 steps measured, to step 398', '0 of 400 steps measured')
+        ('59 of 400 steps measured, up to step 398', '0 of 400 steps measured')
         """
-        to = f", to step {self.last:,}" if self.measured else ""
+        to = f", up to step {self.last:,}" if self.measured else ""
         return f"{self.measured:,} of {self.steps:,} step{'' if self.steps == 1 else 's'} measured{to}"
 
 
@@ -134,7 +134,7 @@ class Rows:
         steps: step of each row.
         times: time of each row.
         values: a line for each row.
-        rewound: forget what was read before of steps after this one; None if there is nothing to forget.
+        rewound: discard rows after this step that were read before; None if there is nothing to discard.
     """
 
     layout: Layout

@@ -22,25 +22,25 @@ from equipoise.monitor.store.worker import Trouble, Worker, log
 
 
 class RunWriter:
-    """Writes a run: rows of numbers, records about them, findings. A thread of its own does the work.
+    """Writes a run (rows of numbers, metadata, findings) in a background thread.
 
     Calls return at once. Nothing raises into training after construction, whatever happens to the disk: rows that
     cannot be stored are counted, and `findings` says so once. A forked or pickled copy writes nothing.
 
     Args:
-        path: directory of the run; made if it is not there.
-        meta: what to remember about the run, by name; anything that JSON can hold.
+        path: directory of the run; created if it does not exist.
+        meta: metadata of the run, by name; anything that JSON can hold.
         tensors: the tensors that are watched.
         quantities: what is measured of them.
         layouts: what the numbers of a row mean, one layout for each kind of row.
-        resume: True appends to a run that is there; its rows from the first new step on are superseded. A step instead
-            supersedes the rows after it at once. Where there is no run, one begins.
+        resume: True appends to an existing run; its rows from the first new step on are superseded. A step instead
+            supersedes the rows after it at once. If there is no run, a new one starts.
         buffer: bytes of rows that may wait for the disk; up to three times as much is held for a moment.
-        strict: raise what goes wrong, for tests.
-        warn: is given what goes wrong in words, once; logging's by default.
+        strict: raise failures, for tests.
+        warn: called with a text when something fails, once; default: logging.
 
     Raises:
-        RunError: there is a run and `resume` is not set, somebody writes it, or it is damaged.
+        RunError: there is a run and `resume` is not set, another process writes it, or it is damaged.
 
     >>> import tempfile
     >>> from equipoise.monitor import Column, Run
@@ -109,8 +109,8 @@ class RunWriter:
 
         Args:
             step: larger than the last one of this kind; see `rewind`.
-            row: one number for each column of the kind's layout; NaN where nothing was measured. A function that
-                returns them is called by the thread that writes; where it returns None, there is no row.
+            row: one number for each column of the kind's layout; NaN if it was not measured. A function that
+                returns them is called by the writing thread; if it returns None, there is no row.
             kind: which layout.
             time: seconds since 1970; now if not given.
         """
@@ -163,31 +163,31 @@ class RunWriter:
         return taken
 
     def collect(self, source: Callable[[], object]) -> None:
-        """Have the thread that writes call something before every commit, several times a second.
+        """Have the writing thread call a function before every commit, several times a second.
 
         Args:
-            source: appends what it has.
+            source: the function, which may append rows.
         """
         worker = self._usable()
         if worker is not None:
             worker.collect(source)
 
     def layout(self, layout: Layout) -> None:
-        """Rows of the layout's kind have these columns from now on. Tensors may come late."""
+        """From now on, rows of the layout's kind have these columns, for example after tensors were added."""
         worker = self._usable()
         if worker is not None:
             self._layouts[layout.kind] = layout
             worker.put(lambda ledger: ledger.layout(layout))
 
     def describe(self, *, tensors: Sequence[TensorInfo] = (), quantities: Sequence[Quantity] = ()) -> None:
-        """Say what tensors and quantities are; a later word on the same name replaces the earlier one."""
+        """Describe tensors and quantities; a later description of the same name replaces the earlier one."""
         for tensor in tensors:
             self._record("tensor", tensor.name, to_json(tensor))
         for quantity in quantities:
             self._record("quantity", quantity.name, to_json(quantity))
 
     def meta(self, key: str, value: Any) -> None:
-        """Remember something about the run; a later word on the same key replaces the earlier one."""
+        """Store metadata; a later value for the same key replaces the earlier one."""
         self._record("meta", key, value)
 
     def finding(self, finding: Finding, step: int | None = None) -> None:
@@ -195,7 +195,7 @@ class RunWriter:
         self._record("finding", finding.code, finding.to_dict(), step)
 
     def rewind(self, step: int) -> None:
-        """Training went back to a step, as when a checkpoint is loaded: what was stored after it is superseded."""
+        """Training went back to a step, for example after loading a checkpoint: later rows are superseded."""
         worker = self._usable()
         if worker is None:
             return
@@ -210,24 +210,24 @@ class RunWriter:
 
     @property
     def findings(self) -> list[Finding]:
-        """What went wrong with the writing itself; empty when all is well."""
+        """Problems with the writing itself; normally empty."""
         refused = [] if self.refused is None else [self.refused]
         return trouble(str(self.path), self._trouble.dropped, self._trouble.failure) + refused
 
     @property
     def seconds(self) -> float:
-        """CPU time that the thread which writes has taken."""
+        """CPU time of the writing thread."""
         return 0.0 if self._worker is None else self._worker.seconds
 
     def flush(self, timeout: float = 60.0) -> bool:
-        """Wait until all that was appended is stored; False if it is not within the time, or if nothing is written."""
+        """Wait until everything appended is stored; False after the timeout, or if nothing can be written."""
         worker = self._usable()
         done = worker is not None and worker.flush(timeout)
         self._raise_if_strict()
         return done
 
     def close(self, status: str = "finished", timeout: float = 60.0) -> None:
-        """Store what waits, say how the run ended, and let go. More calls do nothing.
+        """Store what is waiting, record how the run ended, and release the file. More calls do nothing.
 
         Args:
             status: "finished", "interrupted" or "crashed".
@@ -244,7 +244,7 @@ class RunWriter:
             self._raise_if_strict()
 
     def end(self, status: str) -> None:
-        """The process ends, and nobody has closed this; arguments as for `close`."""
+        """Called when the process ends without a `close`; arguments as for `close`."""
         self.close(status)
 
     def __del__(self) -> None:
@@ -284,14 +284,14 @@ class RunWriter:
         return step
 
     def refuse(self, error: Exception) -> None:
-        """Say once that something is not stored, and note it; if strict, raise it."""
+        """Report once, as a finding, that something is not stored; if strict, raise."""
         if self._strict:
             raise error
         if self.refused is None:
             self.refused = Finding(
                 "row-refused", "warning", str(self.path), str(error),
                 "numbers, rows that fit their layout, steps that increase",
-                "mend the call; more like it is left out silently", "docs/run.md",
+                "fix the call; further ones like it are dropped silently", "docs/run.md",
             )  # fmt: skip
             self._trouble.warn(f"{self.path}: not stored: {error}")
             self.finding(self.refused)
@@ -305,7 +305,7 @@ class RunWriter:
             name = str(key).encode("utf-8", "replace").decode()
             at = None if step is None else _step(step)
         except (TypeError, ValueError, RecursionError) as error:
-            self.refuse(ValueError(f"{kind} {key!r}: must be something that JSON can hold ({error})"))
+            self.refuse(ValueError(f"{kind} {key!r}: must be JSON-serialisable ({error})"))
             return
         worker.put(lambda ledger: ledger.record(kind, name, text, at))
 

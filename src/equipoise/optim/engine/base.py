@@ -96,11 +96,11 @@ class RuleOptimizer(Optimizer):
         self._casts: dict[int, Cast] = {}
 
     def pair(self, group: dict[str, Any]) -> tuple[Rule, Move]:
-        """The rule and the move of a group: the same for all, unless an optimizer says otherwise."""
+        """The rule and the move of a group; the same for all groups, unless an optimizer overrides this."""
         return self.rule, self.move
 
     def dynamics(self, group: dict[str, Any]) -> Dynamics:
-        """What theory knows of a group: its rule, and what its move makes of that."""
+        """What theory knows about a group: its rule and its move."""
         rule, move = self.pair(group)
         found = move.dynamics(rule.dynamics(group), group)
         if self._angle is None or group.get("own_angle"):
@@ -108,7 +108,7 @@ class RuleOptimizer(Optimizer):
         return varied(found, angle=math.nan)  # another one at every step
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Add a group, its options checked.
+        """Add a group and check its options.
 
         Args:
             param_group: as for any torch optimizer.
@@ -134,11 +134,11 @@ class RuleOptimizer(Optimizer):
                         center_rows(p, group["granularity"])
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Go on from a saved state, also from one of torch's own optimizer of the same kind.
+        """Load a saved state, also from torch's own optimizer of the same kind.
 
         Args:
             state_dict: what `state_dict` returned. L2 of torch.optim.SGD, Adam and RMSprop becomes `l2`; options that
-                only they have are left out, what schedulers keep in groups is not.
+                only they have are dropped; what schedulers keep in groups is not.
         """
         hooks = self._optimizer_load_state_dict_pre_hooks
         for hook in hooks.values():

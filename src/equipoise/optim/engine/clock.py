@@ -1,4 +1,4 @@
-"""Step counts: tensors in the states, as torch has them, whose values the host knows without reading them.
+"""Step counts: tensors in the state, as in torch, whose values the host knows without reading them.
 
 The host counts beside the tensors, so that a step also works where tensors have no numbers (FakeTensorMode). It reads a
 count once when it does not know it, as after loading, and again when someone has changed the tensor in place.

@@ -1,4 +1,4 @@
-"""Compiled steps: one kernel for a rule and a move, for tensors of all shapes, from the text that runs eagerly too.
+"""Compiled steps: one kernel per rule and move, for tensors of all shapes, from the same source as eager steps.
 
 A kernel sees rows (R, C) or a flat vector, and its hyperparameters as 0-d tensors, so that neither shapes nor schedules
 nor the step count make it compile again. It is compiled on the first step, with a message, on tensors made up for that.

@@ -1,4 +1,4 @@
-"""Work on whole tensors that lie on several ranks (DTensors), each done by one of them."""
+"""Share work on whole tensors of several ranks (DTensors): one rank computes each tensor."""
 
 from __future__ import annotations
 

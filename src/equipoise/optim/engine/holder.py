@@ -1,4 +1,4 @@
-"""What optimizers that hold others share: hooks that run once, copies, states."""
+"""Shared by optimizers that wrap others: hooks that run once, copies, states."""
 
 # pyright: reportPrivateUsage=false, reportPrivateImportUsage=false
 # (torch has hooks, and what keeps dynamo out, under private names alone)

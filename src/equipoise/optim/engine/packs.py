@@ -1,4 +1,4 @@
-"""Who is stepped with whom: batches of one kind, packs of small parameters, and how these lie in memory."""
+"""Which parameters are stepped together: batches of one kind, packs of small parameters, and their memory layout."""
 
 # pyright: reportPrivateImportUsage=false
 # (torch exports its foreach functions under private names alone)

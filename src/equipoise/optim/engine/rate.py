@@ -1,4 +1,4 @@
-"""The lr of a step: a number, or a tensor on an accelerator, which the host does not read, as it would wait for it."""
+"""The lr of a step: a number, or a tensor on an accelerator, which the host does not read, to avoid a wait."""
 
 from __future__ import annotations
 

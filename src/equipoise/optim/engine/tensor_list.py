@@ -1,4 +1,4 @@
-"""What lets a rule run as foreach and compiled from the text that it is written in: tensors under other hands."""
+"""Lists of tensors with tensor methods, which let one rule run eagerly, with foreach, and compiled."""
 
 # pyright: reportPrivateImportUsage=false
 # (torch exports its foreach functions under private names alone)

@@ -1,4 +1,4 @@
-"""What optimizers refuse: parameters that are none, and options that make no sense, alone or together."""
+"""Validation of parameters and options, alone and in combination."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def listed(params: Any) -> list[Any]:
     """What is to be optimized: parameters, pairs or groups, at least one, in an order."""
     if torch.is_tensor(params) or isinstance(params, str | dict | set) or not isinstance(params, Iterable):
         what = "a tensor" if torch.is_tensor(params) else f"a {type(params).__name__}"
-        raise ValueError(f"params is {what}: must be a list of parameters or groups, as model.parameters()")
+        raise ValueError(f"params is {what}: must be a list of parameters or groups, such as model.parameters()")
     found = list(params)
     if not found:
         raise ValueError("params = []: must have at least one parameter; is the model empty, or its iterator used up?")

@@ -1,4 +1,4 @@
-"""Make plain weights of gains, standardisation and, where asked, the gains and biases of norms."""
+"""Fold gains, standardisation and, on request, the gains and biases of norms into plain weights."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ _CHANNEL_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.GroupNorm)
 
 
 def fold(model: nn.Module, *, norms: bool | Mapping[str, str | Sequence[str]] = False) -> nn.Module:
-    """Absorb our gains and standardisation into plain weights, in place; what the model computes stays the same.
+    """Absorb our gains and standardisation into plain weights, in place. The model computes the same as before.
 
     With `norms`, gains and biases of norms move into the layers that follow them: W ← W·diag(γ), b ← b + Wβ, γ ← 1,
-    β ← 0. Other parametrisations, such as torch's weight_norm, are left alone. Fold for inference, or before training
-    goes on with a new optimizer. A folded weight that was tied to another one is so no longer.
+    β ← 0. Other parametrisations, such as torch's weight_norm, are not changed. Fold for inference, or before training
+    continues with a new optimizer. A folded weight is no longer tied to another one.
 
     Args:
         model: a model or a single module.

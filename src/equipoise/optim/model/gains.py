@@ -1,4 +1,4 @@
-"""Learnable gains and weight standardisation, as parametrisations that leave the modules what they are.
+"""Learnable gains and weight standardisation, as parametrisations, without replacing modules.
 
 A rotational optimizer keeps the norm of the weights it turns. Where that norm matters, because no normalisation
 follows, a learnable gain gives the network its size back ([kosson2024] sections M and O). `fold` makes plain weights of
@@ -57,7 +57,7 @@ class Gain(_Scaled):
 
     Args:
         weight: the weight to start from.
-        dim: the dimension that counts outputs.
+        dim: the output dimension.
         per: "neuron" or "tensor".
         normalize: divide by the norm; the gain starts at it, and at 1 otherwise.
 
@@ -98,8 +98,8 @@ class Standardized(_Scaled):
 
     Args:
         weight: the weight to start from.
-        dim: the dimension that counts outputs.
-        gain: whether there is a learnable g. It starts at the norm of the centred weight.
+        dim: the output dimension.
+        gain: whether g is learnable. It starts at the norm of the centred weight.
 
     Reference: [qiao2019]; rows of norm 1 as in [brock2021], where Qiao's have norm
     √inputs, which suits only a norm right after it.
@@ -142,7 +142,7 @@ def add_gains(
 ) -> nn.Module:
     """Give the weights of a model learnable gains, in place; the model computes the same as before.
 
-    Weights of Linear, convolutions, transformers' Conv1D and MultiheadAttention get one, on the dimension that counts
+    Weights of Linear, convolutions, transformers' Conv1D and MultiheadAttention get gains, on the dimension of the
     outputs; with `embeddings` those of Embedding too, one for each token. Recurrent layers, which keep their weights in
     a second place, are left out. In a grouped transposed convolution the groups share their gains. `fold` takes the
     gains away again.

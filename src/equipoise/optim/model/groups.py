@@ -1,4 +1,4 @@
-"""Parameter groups from the model: which parameter decays, which one rotates, and what else it gets."""
+"""Parameter groups from the model: which parameters decay, which rotate, and their options."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ _WRAPPERS = ("_orig_mod", "_checkpoint_wrapped_module", "_fsdp_wrapped_module")
 class ParamGroups(list[dict[str, Any]]):
     """Parameter groups for any torch optimizer: a list of plain dicts that prints as a table.
 
-    Each group has `params`, `param_names`, `name`, `role`, `rotate`, and what was asked for; `weight_decay` stands in
-    it only where it is not the optimizer's. An optimizer writes its own defaults into the dicts, as torch does, so make
-    them anew for each optimizer.
+    Each group has `params`, `param_names`, `name`, `role`, `rotate`, and your options; `weight_decay` is in
+    it only if it differs from the optimizer's. An optimizer writes its defaults into the dicts, as torch does, so make
+    new ones for each optimizer.
 
     Args:
         groups: the dicts.
         tied: for each tied parameter, the other names under which it is used.
-        frozen: names of parameters left out because they take no gradient.
+        frozen: names of parameters left out because they do not require a gradient.
     """
 
     def __init__(
@@ -108,29 +108,29 @@ def param_groups(
     invariance: Invariance | None = None,
     frozen: bool = False,
 ) -> ParamGroups:
-    """Parameter groups by what each parameter is for, told by the type of its module.
+    """Parameter groups by the role of each parameter, which follows from the type of its module.
 
-    Every parameter lands in one group. Roles are "matrix", "conv", "embedding", "head", "gain" and "bias". Gains and
-    biases do not decay and do not rotate; neither does what the author of the model, or of a part of it, has marked
-    (`param._no_weight_decay`, or timm's `no_weight_decay()`). Everything else decays, embeddings too, as in nanoGPT and
-    transformers.
+    Every parameter is in one group. Roles are "matrix", "conv", "embedding", "head", "gain" and "bias". Gains and
+    biases do not decay and do not rotate. Nor do parameters that the author of the model has marked
+    (`param._no_weight_decay`, or timm's `no_weight_decay()`). Everything else decays, including embeddings, as in
+    nanoGPT and transformers.
 
-    The output layer is, in this order: what `head` says; what the model names (`get_output_embeddings`) and the last
-    layer of modules called head, classifier, score or logits; a Linear tied to an embedding; a Linear called fc, out,
-    output, decoder, generator and the like; the last Linear, if it comes last of all and is no part of repeated blocks
-    or of attention. Parallel ones in a ModuleList or ModuleDict are output layers together. A weight tied
-    between embedding and output layer is an "embedding".
+    The output layer is the first of these that exists: the layers that `head` names; what the model returns from
+    `get_output_embeddings`, and the last layer of modules called head, classifier, score or logits; a Linear tied to an
+    embedding; a Linear called fc, out, output, decoder, generator and the like; the last Linear, if no other layer
+    follows and it is not part of repeated blocks or of attention. Parallel layers in a ModuleList or ModuleDict are
+    output layers together. A weight tied between embedding and output layer is an "embedding".
 
     Args:
         model: any module, compiled or wrapped by DDP or FSDP2; names are those of the plain one.
         no_decay: roles that do not decay.
-        roles: options for a role, as `{"embedding": {"lr": 1e-3}}`.
-        overrides: a role or options, or both, for parameters whose name matches a pattern, as
-            `{"*.qkv.weight": "matrix", "pos_embed": {"role": "gain", "lr": 1e-4}}`. All that match apply, the later
-            ones last; a tied parameter is matched by any of its names.
-        head: names or patterns of the output layers; an empty list says that there is none.
-        invariance: what `scale_invariance` found: only scale-invariant tensors rotate then, at their granularity.
-        frozen: take in parameters that do not require a gradient.
+        roles: options for a role, such as `{"embedding": {"lr": 1e-3}}`.
+        overrides: a role or options, or both, for parameters whose name matches a pattern, such as
+            `{"*.qkv.weight": "matrix", "pos_embed": {"role": "gain", "lr": 1e-4}}`. If several patterns match, later
+            ones override earlier ones. A tied parameter is matched by any of its names.
+        head: names or patterns of the output layers; an empty list if there is none.
+        invariance: the result of `scale_invariance`; then only scale-invariant tensors rotate, at their granularity.
+        frozen: include parameters that do not require a gradient.
 
     >>> model = nn.Sequential(nn.Linear(8, 16), nn.LayerNorm(16), nn.Linear(16, 2))
     >>> groups = param_groups(model, roles={"head": {"lr": 1e-4}})

@@ -1,4 +1,4 @@
-"""Which tensors and neurons of a model are scale-invariant: measured, not read off its layers."""
+"""Measure which tensors and neurons of a model are scale-invariant."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Granularity = str | int | None
 @final
 @dataclass(frozen=True, eq=False)
 class TensorInvariance:
-    """What was found about one tensor."""
+    """The result for one tensor."""
 
     name: str
     shape: tuple[int, ...]
@@ -53,7 +53,7 @@ class TensorInvariance:
 @final
 @dataclass(frozen=True, eq=False)
 class Invariance(Mapping[str, TensorInvariance]):
-    """What `scale_invariance` found, by the names of the parameters. Prints as a table."""
+    """The result of `scale_invariance`, by parameter name. Prints as a table."""
 
     tensors: dict[str, TensorInvariance]
     tolerance: float
@@ -110,22 +110,22 @@ def scale_invariance(
 ) -> Invariance:
     """Measure which tensors and neurons can be scaled without changing the loss, and at which granularity.
 
-    L(s·w) = L(w) for all s > 0 means ⟨∂L/∂w, w⟩ = 0 at every w (Euler). So the gradient is taken at the weights and at
-    four random points near them, with rows scaled by factors in [1/2, 2] and turned a little; a part is invariant if
-    |cos(∂L/∂w, w)| ≤ `tolerance` at all of them. One backward pass shows all rows of all tensors. What was found is
-    then really scaled, by 1/2 and 2 at random, and the loss compared.
+    L(s·w) = L(w) for all s > 0 means ⟨∂L/∂w, w⟩ = 0 at every w (Euler). So the function computes gradients at the
+    weights and at four random points near them, where rows are scaled by factors in [1/2, 2] and rotated a little. A
+    part is invariant if |cos(∂L/∂w, w)| ≤ `tolerance` at all of them. One backward pass covers all rows of all tensors.
+    What was found is then scaled by 1/2 and 2 at random, and the loss compared.
 
-    A norm's eps makes invariance approximate: the residual is about eps over the variance of what is normalised. So
-    the `eps` of every module is a thousandth of itself while measured, and the tolerance allows for the rest. float32
-    serves; `model.double()` with double inputs is sharper. Rows are those of the first dimension: before a BatchNorm, a
-    transposed convolution is invariant as a whole, as its outputs lie in the second. Rows of one weight have no
-    direction and are not told apart.
+    The eps of a normalisation makes invariance approximate: the residual is about eps over the variance of its input.
+    So the `eps` of every module is reduced to a thousandth during the measurement, and the tolerance covers the rest.
+    float32 works; `model.double()` with double inputs is more precise. Rows are those of the first dimension: before a
+    BatchNorm, a transposed convolution is invariant only as a whole, because its outputs are the second dimension. Rows
+    of one weight have no direction and are not told apart.
 
-    Weights, gradients, buffers, training mode and random states are put back bit by bit, also if the closure raises.
+    Weights, gradients, buffers, training mode and random states are restored bit by bit, even if the closure raises.
 
     Args:
-        model: the model, in float32 or float64, in the mode to be looked at: a BatchNorm that evaluates with its
-            running statistics makes nothing invariant.
+        model: the model, in float32 or float64, in the mode to measure: with a BatchNorm in evaluation mode nothing is
+            invariant.
         closure: computes the loss on a fixed batch and returns it; dropout gets the same random state every time.
         tolerance: on |cos(gradient, weight)|.
         seed: of the random points.

@@ -1,4 +1,4 @@
-"""Run a model and leave no trace: weights, gradients, buffers, modes and random states are put back."""
+"""Run a model without side effects: weights, gradients, buffers, modes and random states are restored."""
 
 from __future__ import annotations
 

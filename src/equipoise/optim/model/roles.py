@@ -1,4 +1,4 @@
-"""What every parameter of a model is for, told by the type of the module that owns it."""
+"""The role of every parameter of a model, from the type of its module."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""What to look for in a setting before it runs.
+"""All checks of a plan, and `find`, which runs them.
 
-Each check is a function that yields findings; each finding has a section in docs/findings.md under its code, and a
-healthy setting passes all checks.
+Each check is a function that yields findings. Each finding has a section in docs/findings.md under its code. A healthy
+setting passes all checks.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ ALWAYS: tuple[Check, ...] = (
     settings.check_momentum,
     settings.check_low_precision,
 )
-"""Checks of any run."""
+"""Checks of every plan."""
 
 FROM_SCRATCH: tuple[Check, ...] = (
     rates.check_timescale,
@@ -41,17 +41,17 @@ FROM_SCRATCH: tuple[Check, ...] = (
     settings.check_bias_warmup,
     settings.check_l2,
 )
-"""Checks against what is known of training from scratch: memory, equilibrium, balance."""
+"""Checks for training from scratch: memory, equilibrium, balance."""
 
 FINE_TUNING: tuple[Check, ...] = (finetune.check_taken, finetune.check_far)
-"""Checks of how much is left of weights that were trained before."""
+"""Checks for fine-tuning: how much is left of the pretrained weights."""
 
 CHECKS = (*ALWAYS, *FROM_SCRATCH, *FINE_TUNING)
-"""Every check, in the order that findings of one severity are shown in."""
+"""Every check. Findings of the same severity are shown in this order."""
 
 
 def find(plan: Plan) -> tuple[Finding, ...]:
-    """All findings about a plan, the worst first."""
+    """All findings about a plan, most severe first."""
     others = FROM_SCRATCH if plan.setting.finetune else FINE_TUNING
     found = [f for check in CHECKS if check not in others for f in check(plan)]
     return tuple(sorted(found, key=lambda f: SEVERITIES.index(f.severity)))

@@ -1,4 +1,4 @@
-"""What the checks of a plan share: whom they quote, and how they name groups."""
+"""Shared by the checks of a plan: how they name groups, and which groups decay."""
 
 from __future__ import annotations
 
@@ -9,17 +9,18 @@ if TYPE_CHECKING:
     from equipoise.planner.planning import Plan
 
 
-TUNED = "none needed in a short run; if the weights were trained before, finetune=True plans for that"
+TUNED = "nothing to do in a short run; if the weights are pretrained, plan with finetune=True"
+"""Advice for a run in which weight decay is too weak to matter."""
 
 
 def group_name(plan: Plan, i: int) -> str:
-    """What to call a group."""
+    """The name of a group in a finding."""
     name = plan.setting.groups[i].name
     return name or ("all parameters" if len(plan.setting.groups) == 1 else f"group {i}")
 
 
 def decaying_groups(plan: Plan) -> Iterator[int]:
-    """Groups of which something rotates, and whose decay is above 0 and below 1."""
+    """Groups that have rotating tensors and a decay per step between 0 and 1."""
     s = plan.setting
     for i in range(len(s.groups)):
         lost = s.decay_per_step(i)

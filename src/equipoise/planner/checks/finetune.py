@@ -1,4 +1,4 @@
-"""Checks of fine-tuning: how much these settings leave of weights that were trained before. They state facts."""
+"""Checks of fine-tuning: how much of the pretrained weights these settings leave. They state facts."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ if TYPE_CHECKING:
     from equipoise.planner.planning import Plan
 
 TAKEN = 0.1
-"""Share of the initial weights that decay may take away unsaid."""
+"""Decay may remove this share of the initial weights without a finding."""
 
 FAR = 1.0
-"""Distance from the start, as a share of the initial norm, that goes unsaid."""
+"""Distance from the start, relative to the initial norm, that raises no finding."""
 
 
 def check_taken(plan: Plan) -> Iterator[Finding]:
-    """Decay takes away much of the weights that the run begins with."""
+    """Decay removes much of the initial weights."""
     s = plan.setting
     for i in range(len(s.groups)):
         lost = s.decay_per_step(i)
@@ -32,27 +32,27 @@ def check_taken(plan: Plan) -> Iterator[Finding]:
 
 
 def taken(where: str, share: float, steps: int) -> Iterator[Finding]:
-    """The finding of a group, if decay takes away more than `TAKEN` of its initial weights.
+    """A finding if decay removes more than `TAKEN` of a group's initial weights.
 
     Args:
         where: name of the group.
-        share: the share that it takes.
-        steps: over how many steps.
+        share: the share that decay removes.
+        steps: length of the run.
     """
     if share > TAKEN:
         yield Finding(
             "decay-takes-start",
             "info",
             where,
-            f"weight decay takes away {share:.0%} of the initial weights over {steps:,} steps",
-            f"up to {TAKEN:.0%} in fine-tuning, where the initial weights are what was learnt before",
-            "none needed if they should be forgotten; the share is 1 − Π(1 − lr·weight_decay)",
+            f"weight decay removes {share:.0%} of the initial weights over {steps:,} steps",
+            f"at most {TAKEN:.0%} in fine-tuning, because the initial weights hold what was learnt before",
+            "nothing to do if you want to forget them; the share is 1 − Π(1 − lr·weight_decay)",
             "[theory] 3: P, the share of the initial weights left",
         )
 
 
 def check_far(plan: Plan) -> Iterator[Finding]:
-    """Most of the pretrained weights go farther than their own norm, even if gradients are noise."""
+    """Most of the pretrained weights move farther than their own norm, even if gradients are noise."""
     s = plan.setting
     pairs = zip(plan.tensors, plan.travels, strict=True)
     known = [(t, far) for t, far in pairs if far is not None and t.tensor.rotates and not t.tensor.from_zero]
@@ -62,16 +62,16 @@ def check_far(plan: Plan) -> Iterator[Finding]:
     gone = [(t, far) for t, far in known if far.expected > FAR]
     if 2 * sum(t.tensor.size * t.tensor.count for t, _ in gone) > whole:
         t, far = max(gone, key=lambda found: found[1].expected)
-        yield far_from_start(t.tensor.name, f"goes {far.expected:.2g}× its initial norm away from where it began, if "
-                             f"gradients are a random walk; {len(gone)} of {len(known)} kinds of matrices go "
+        yield far_from_start(t.tensor.name, f"moves {far.expected:.2g}× its initial norm away from its start if "
+                             f"gradients are a random walk; {len(gone)} of {len(known)} kinds of matrices move "
                              f"farther than their own norm")  # fmt: skip
 
 
 def far_from_start(where: str, evidence: str) -> Finding:
-    """The finding of weights that go farther than their own norm.
+    """The finding for weights that move farther than their own norm.
 
     Args:
-        where: the tensor that goes farthest.
+        where: the tensor that moves farthest.
         evidence: how far.
     """
     return Finding(
@@ -79,7 +79,7 @@ def far_from_start(where: str, evidence: str) -> Finding:
         "info",
         where,
         evidence,
-        f"at most {FAR:g}× in fine-tuning: beyond it less than half of ‖w‖² lies along what it began with",
-        "none needed if the weights should be learnt anew; the distance grows with lr·√steps",
+        f"at most {FAR:g}× in fine-tuning: beyond that, less than half of ‖w‖² lies along the initial weights",
+        "nothing to do if you want to relearn the weights; the distance grows with lr·√steps",
         "[theory] 2: E‖w_t − w_0‖² = ‖w_t‖² + (1 − 2P)‖w_0‖²",
     )

@@ -19,45 +19,44 @@ if TYPE_CHECKING:
 
 
 TUNING = 0.15
-"""Decay that adds up to less than this does next to nothing, and no usual setting would change that: fine-tuning, or a
-very short run."""
+"""A total decay Σ lr·wd below this has almost no effect: the run fine-tunes, or is very short."""
 
 
 def out_of_reach(plan: Plan, group: int) -> bool:
-    """Whether a group's decay adds up to next to nothing, so that its equilibrium means nothing for the run."""
+    """Whether a group's total decay is so small that its equilibrium does not matter for the run."""
     return 0 < plan.setting.decay_per_step(group).sum() < TUNING
 
 
 def check_overshoot(plan: Plan) -> Iterator[Finding]:
-    """λη ≥ 1: a step's decay takes the whole weight or more."""
+    """λη ≥ 1: one step of decay removes the whole weight or more."""
     for i, g in enumerate(plan.setting.groups):
         yield from overshoot(g, group_name(plan, i), plan.setting.decay_per_step(i))
 
 
 def overshoot(group: Group, where: str, lost: NDArray[np.float64]) -> Iterator[Finding]:
-    """The finding of a group, if the share that a step's decay takes is ever 1 or more.
+    """A finding if one step of decay ever removes the whole weight or more.
 
     Args:
         group: the group.
         where: its name.
-        lost: that share, at every step.
+        lost: the share that decay removes, at every step.
     """
     if len(lost) and (worst := float(lost.max())) >= 1:
         yield Finding(
             "decay-overshoot",
             "error",
             where,
-            f"decay takes {worst:.3g} of the weights at step {int(lost.argmax()) + 1}",
+            f"decay removes {worst:.3g} of the weights at step {int(lost.argmax()) + 1}",
             "less than 1, usually below 0.01",
-            "weight_decay must be below 1, as it does not depend on lr"
+            "lower weight_decay below 1: with this kind of decay it does not depend on lr"
             if group.dynamics.decay == "independent" or not group.lr
             else f"lower lr or weight_decay: at lr = {group.lr:g}, weight_decay must be below {1 / group.lr:.3g}",
-            "[theory] 1: the share that a step keeps must be positive",
+            "[theory] 1: a step must keep a positive share of the weights",
         )
 
 
 def check_zero_lr(plan: Plan) -> Iterator[Finding]:
-    """Lr is 0 at the first or the last step, usually by an off-by-one."""
+    """Lr is 0 at the first or the last step, usually because of an off-by-one error."""
     for i in range(len(plan.setting.groups)):
         lr = plan.setting.lr(i)
         if not lr.any():
@@ -79,15 +78,15 @@ def check_zero_lr(plan: Plan) -> Iterator[Finding]:
                     f"{group_name(plan, i)}, {where} step",
                     f"lr is 0 at the {where} step",
                     "an lr above 0 at every step",
-                    "a step with lr 0 spends a batch and learns nothing: let warmup start at peak/warmup"
+                    "start the warmup at peak/warmup: a step with lr 0 wastes a batch"
                     if step == 0
-                    else "a step with lr 0 spends a batch and learns nothing: end at a small lr, or one step later",
-                    "steps count from 1: a warmup over W starts at peak/W, and a schedule ends at its final value",
+                    else "end at a small lr, or make the schedule one step longer: a step with lr 0 wastes a batch",
+                    "steps count from 1: a warmup of W steps starts at peak/W, and a schedule ends at its final value",
                 )
 
 
 def check_timescale(plan: Plan) -> Iterator[Finding]:
-    """Memory far longer than the run, or shorter than an epoch."""
+    """The memory is much longer than the run, or shorter than an epoch."""
     s = plan.setting
     for i in decaying_groups(plan):
         lost, g = s.decay_per_step(i), s.groups[i]
@@ -96,13 +95,13 @@ def check_timescale(plan: Plan) -> Iterator[Finding]:
         if share > 0.05:
             wanted = _decay_for(plan, i, 3 / folds)
             tuning = folds < TUNING
-            said = TUNED if tuning else f"a weight_decay of about {wanted:.2g} would take it below 5 %"
+            said = TUNED if tuning else f"a weight_decay of about {wanted:.2g} would bring it below 5 %"
             yield Finding(
                 "init-share",
                 "info",
                 group_name(plan, i),
-                f"{share:.1%} of the initial weights is left after {s.steps:,} steps (decay adds up to {folds:.2g})",
-                "below 5 % where the initial weights shall be forgotten: decay that adds up to 3 or more",
+                f"{share:.1%} of the initial weights is left after {s.steps:,} steps (the total decay is {folds:.2g})",
+                "below 5 %, which needs a total decay of 3 or more, if the run should forget its initial weights",
                 said,
                 "[memory-article]",
             )
@@ -112,8 +111,8 @@ def check_timescale(plan: Plan) -> Iterator[Finding]:
                     "info",
                     group_name(plan, i),
                     f"the timescale is {time:,.0f} steps, {time / s.steps:.1f}× the run",
-                    "no more than the run (the number of epochs), where decay shall act",
-                    f"decay hardly acts: {said}",
+                    "at most the length of the run, if decay should have an effect",
+                    f"weight decay has little effect: {said}",
                     "[wang2024]",
                 )
         layers = [t.group for t in s.tensors if t.rotates]
@@ -122,20 +121,20 @@ def check_timescale(plan: Plan) -> Iterator[Finding]:
 
 
 FORGETS = 100
-"""Steps. With lr·weight_decay = 0.01 the training loss was 1.5 to 60 times as high on 7 of 7 workloads."""
+"""Timescale in steps. With lr·weight_decay = 0.01 the training loss was 1.5 to 60 times as high on 7 of 7 workloads."""
 
 
 def short_memory(
     group: Group, where: str, lost: NDArray[np.float64], time: float, per_epoch: float | None, most: bool
 ) -> Iterator[Finding]:
-    """The finding of a group whose memory is short beside an epoch, beside the run, or in steps.
+    """A finding if a group's memory is short: compared with an epoch, with the run, or in steps.
 
     Args:
         group: the group.
         where: its name.
-        lost: the share of the weights that decay takes, at every step.
+        lost: the share of the weights that decay removes, at every step.
         time: the timescale of memory, in steps.
-        per_epoch: steps of an epoch, where they are known.
+        per_epoch: steps per epoch, if known.
         most: whether at least half of the layers are in the group.
     """
     steps = len(lost)
@@ -152,15 +151,14 @@ def short_memory(
         "timescale-short",
         "warning" if forgets else "info",
         where,
-        f"{said}: decay takes {1 / time:.2g} of the weights a step" + (" at peak lr" if forgets else ""),
-        f"{FORGETS} steps or more"
-        + (", and at least an epoch, so that every sample is remembered" if epochs else ", and 2 % of a single pass"),
-        f"lower weight_decay: at {group.weight_decay * time / (10 * FORGETS):.2g} it is {10 * FORGETS:,} steps. On 7 "
-        f"of 7 workloads one of {FORGETS} made the training loss 1.5 times as high or more"
+        f"{said}: decay removes {1 / time:.2g} of the weights per step" + (" at peak lr" if forgets else ""),
+        f"at least {FORGETS} steps"
+        + (", and at least one epoch, to remember every sample" if epochs else ", and at least 2 % of a single pass"),
+        f"lower weight_decay: {group.weight_decay * time / (10 * FORGETS):.2g} gives a timescale of {10 * FORGETS:,} "
+        f"steps. A timescale of {FORGETS} steps raised the training loss by half or more on 7 of 7 workloads"
         if forgets
-        else "batches older than that are forgotten; it is "
-        + ("one epoch" if epochs else "a fifth of the run")
-        + f" at a weight_decay of {group.weight_decay * time / goal:.2g}",
+        else f"older batches are forgotten; at weight_decay = {group.weight_decay * time / goal:.2g} the timescale is "
+        + ("one epoch" if epochs else "a fifth of the run"),
         "[wang2024]" if epochs else "[memory-article]",
     )
 
@@ -191,15 +189,15 @@ def check_power_lines(plan: Plan) -> Iterator[Finding]:
                 "timescale-power-lines",
                 "info",
                 group_name(plan, i),
-                f"τ = batch/(lr·wd·tokens) = {tau:.3g} at peak lr, with {tokens / s.parameters:.3g} tokens a parameter",
+                f"τ = batch/(lr·wd·tokens) = {tau:.3g} at peak lr, at {tokens / s.parameters:.3g} tokens per parameter",
                 f"about {wanted:.3g} (fitted on {rule.fitted})",
-                f"the law has a weight_decay of about {g.weight_decay * tau / wanted:.2g}",
+                f"the law gives a weight_decay of about {g.weight_decay * tau / wanted:.2g}",
                 rule.source,
             )
 
 
 def check_transient(plan: Plan) -> Iterator[Finding]:
-    """The run ends before the norm has reached equilibrium, or rotates too fast on the way there."""
+    """The run ends before the norm reaches its equilibrium."""
     seen: set[int] = set()
     for t in plan.tensors:
         if not t.tensor.rotates or t.forecast is None or t.equilibrium is None or t.tensor.group in seen:
@@ -213,20 +211,20 @@ def check_transient(plan: Plan) -> Iterator[Finding]:
                 "run-shorter-than-transient",
                 "info",
                 t.tensor.name,
-                f"norm reaches equilibrium after about {t.steps_to_reach:,.0f} steps, the run has {steps:,}",
-                "within the run",
-                "usual in a short run: effective step sizes follow the initial norm, and equilibrium is not reached; a "
-                "rotational optimizer has no transient",
+                f"the norm reaches equilibrium after about {t.steps_to_reach:,.0f} steps, but the run has {steps:,}",
+                "equilibrium within the run",
+                "normal in a short run: the effective step size follows the initial norm. A rotational optimizer has "
+                "no transient",
                 "[kosson2024] section 3",
             )
 
 
 FAST = 0.25
-"""Radians a step; healthy runs of benchmarks/workloads.py start with up to 0.15, most with less than 0.1."""
+"""Radians per step; healthy runs of benchmarks/workloads.py start with up to 0.15, most with less than 0.1."""
 
 
 def check_fast_rotation(plan: Plan) -> Iterator[Finding]:
-    """First steps that turn most layers so far that the initial weights are gone after a few of them."""
+    """The first steps rotate most layers so far that the initial weights are lost within a few steps."""
     early = max(2, plan.setting.steps // 10)
     found = sorted(
         (float(t.forecast.rotation[:early].max()), int(t.forecast.rotation[:early].argmax()) + 1)
@@ -238,12 +236,12 @@ def check_fast_rotation(plan: Plan) -> Iterator[Finding]:
 
 
 def fast_start(where: str, rotation: float, step: int) -> Iterator[Finding]:
-    """The finding of a run whose first steps turn the median layer far.
+    """A finding if an early step rotates the median layer by a large angle.
 
     Args:
-        where: of what.
-        rotation: the angle of its fastest early step.
-        step: which step that is.
+        where: which layers the finding is about.
+        rotation: the largest angle of an early step.
+        step: the number of that step.
     """
     if rotation > FAST:
         steps = max(1, round((math.pi / 2 / rotation) ** 2))
@@ -251,9 +249,9 @@ def fast_start(where: str, rotation: float, step: int) -> Iterator[Finding]:
             "transient-too-fast",
             "info",
             where,
-            f"the median layer turns by {rotation:.2g} rad at step {step:,}",
-            f"less than {FAST:g} rad a step",
-            f"the initial weights are gone after about {steps:,} such step{'s' if steps > 1 else ''}. With 20 times "
-            "the usual lr and no warmup the loss was worse on 2 of 4 workloads, the same or better on 2",
+            f"the median layer rotates by {rotation:.2g} rad at step {step:,}",
+            f"less than {FAST:g} rad per step",
+            f"the initial weights are lost after about {steps:,} such step{'s' if steps > 1 else ''}. With 20 times "
+            "the usual lr and no warmup, the loss was worse on 2 of 4 workloads and the same or better on the others",
             "[kosson2024] section 3, Need for Learning Rate Warmup",
         )

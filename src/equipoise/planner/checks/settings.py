@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 
 
 MOST_DECAY = 2.0
-"""No larger weight decay is proposed: the run is too short, or its lr too small, to forget where it began."""
+"""The largest weight decay that is suggested. Beyond it the run is too short, or lr too small, to forget its start."""
 
 
 def check_no_decay(plan: Plan) -> Iterator[Finding]:
-    """Rotating weights without decay: the norm grows for ever."""
+    """Rotating weights have no decay, so their norm keeps growing."""
     s = plan.setting
     for i, g in enumerate(s.groups):
         if g.weight_decay == 0 and g.lr > 0 and any(t.group == i and t.rotates for t in s.tensors):
@@ -29,9 +29,9 @@ def check_no_decay(plan: Plan) -> Iterator[Finding]:
                 "no-decay",
                 "info",
                 group_name(plan, i),
-                "weight_decay is 0: the norm grows and the effective learning rate falls as 1/√t",
+                "weight_decay is 0: the norm keeps growing and the effective learning rate falls as 1/√t",
                 "a weight decay above 0 on matrices",
-                f"weight_decay of about {wanted:.2g} would forget 95 % of the initial weights"
+                f"a weight_decay of about {wanted:.2g} would forget 95 % of the initial weights"
                 if wanted <= MOST_DECAY
                 else TUNED,
                 "[norm-note] Weight Decay Controls The Effective Learning Rate",
@@ -39,7 +39,7 @@ def check_no_decay(plan: Plan) -> Iterator[Finding]:
 
 
 def check_decay_on_gains(plan: Plan) -> Iterator[Finding]:
-    """Weight decay on gains and biases, which have no scale invariance to make it harmless."""
+    """Gains and biases decay. They are not scale-invariant, so decay changes the function."""
     s = plan.setting
     for i, g in enumerate(s.groups):
         names = [t.name for t in s.tensors if t.group == i and not t.rotates]
@@ -51,13 +51,13 @@ def check_decay_on_gains(plan: Plan) -> Iterator[Finding]:
                 shown,
                 f"gains and biases decay with weight_decay = {g.weight_decay:g}",
                 "no decay on gains and biases",
-                "decay pulls them towards 0, and nothing balances it; equipoise.param_groups leaves them out",
+                "decay pulls them towards 0 and nothing balances it; equipoise.param_groups excludes them from decay",
                 "[kosson2024] appendix C.2",
             )
 
 
 def check_schedule_end(plan: Plan) -> Iterator[Finding]:
-    """The schedule was made for another number of steps."""
+    """The schedule was made for a different number of steps."""
     s = plan.setting
     end = s.schedule.end
     if end is not None and end != s.steps:
@@ -67,36 +67,36 @@ def check_schedule_end(plan: Plan) -> Iterator[Finding]:
             "warning",
             f"step {min(end, s.steps):,}",
             f"the schedule ends at step {end:,}, the run at step {s.steps:,} (lr {last:.3g} there)",
-            "both at the same step",
+            "a schedule that ends with the run",
             f"make the schedule for {s.steps:,} steps",
-            "a schedule cut short never cools down; one that ends early trains on at its last value",
+            "a schedule cut short never cools down; after one that ends early, training continues at its last value",
         )
 
 
 def check_jump(plan: Plan) -> Iterator[Finding]:
-    """Lr falls to a much smaller value within one step."""
+    """After a smooth decay, lr drops to a much smaller value within one step."""
     lr = plan.setting.lr(plan.setting.main_group)
     if len(lr) < 3:
         return
     with np.errstate(divide="ignore", invalid="ignore"):
         ratio = np.where(lr[:-1] > 0, lr[1:] / lr[:-1], 1.0)[:-1]
     step = int(ratio.argmin())
-    # A drop of a step schedule is meant; a jump that follows a slide is an end that was cut off.
+    # A drop in a step schedule is intended; a drop after a smooth decay means that its end was cut off.
     sliding = step > 0 and lr[step] < lr[step - 1]
     if len(ratio) and ratio[step] < 0.5 and sliding and lr[step] > 0.01 * lr.max():
         yield Finding(
             "lr-jump",
             "warning",
             f"step {step + 2:,}",
-            f"lr falls from {lr[step]:.3g} to {lr[step + 1]:.3g} within one step",
-            "a slide that meets its last value",
-            "let the schedule fall to that value instead of cutting it off there",
-            "a decay towards 0 clipped at a minimum, or a decay made for more steps",
+            f"lr drops from {lr[step]:.3g} to {lr[step + 1]:.3g} within one step",
+            "a smooth decay to the final value",
+            "let the schedule decay to that value instead of cutting it off",
+            "a decay towards 0 that was clipped at a minimum, or made for more steps",
         )
 
 
 def check_corrected(plan: Plan) -> Iterator[Finding]:
-    """Corrected decay λη²/η_max with an η_max that is not the run's largest lr."""
+    """Corrected decay, λη²/η_max, uses an η_max that is not the run's largest lr."""
     for i, g in enumerate(plan.setting.groups):
         if g.dynamics.decay != "corrected" or g.dynamics.lr_max is None:
             continue
@@ -106,7 +106,7 @@ def check_corrected(plan: Plan) -> Iterator[Finding]:
                 "corrected-lr-max",
                 "warning",
                 group_name(plan, i),
-                f"corrected decay divides by lr_max = {g.dynamics.lr_max:g}, the largest lr is {top:g}",
+                f"corrected decay divides by lr_max = {g.dynamics.lr_max:g}, but the largest lr is {top:g}",
                 "the same value",
                 f"set lr_max = {top:g}, or leave it out",
                 "[defazio2025]",
@@ -117,7 +117,7 @@ _ADAM = ("adam", "adamw", "adam_l2", "adam_nested")
 
 
 def check_bias_kick(plan: Plan) -> Iterator[Finding]:
-    """Bias correction that is off, and nothing warms up: the first step is a kick."""
+    """Bias correction is off and there is no warmup, so the first step is too large."""
     s = plan.setting
     for i, g in enumerate(s.groups):
         size = first_step(g.dynamics.betas, bias_correction=False)
@@ -134,7 +134,7 @@ def check_bias_kick(plan: Plan) -> Iterator[Finding]:
 
 
 def check_bias_warmup(plan: Plan) -> Iterator[Finding]:
-    """Bias correction that acts as a warmup of its own."""
+    """Bias correction acts as a hidden warmup."""
     s = plan.setting
     for i, g in enumerate(s.groups):
         if g.dynamics.optimizer not in _ADAM or g.dynamics.bias_correction is False:
@@ -146,16 +146,16 @@ def check_bias_warmup(plan: Plan) -> Iterator[Finding]:
                 "bias-warmup",
                 "info",
                 group_name(plan, i),
-                f"bias correction with betas {g.dynamics.betas} multiplies lr·m/√v by as little as {low:.2f}, and by "
-                f"less than 0.9 for {quiet:,} of {s.steps:,} steps",
-                "a short part of the run",
-                f"it is a hidden schedule: choose beta2 below {1 - 10 / s.steps:.4g} or warm up on purpose",
+                f"with betas {g.dynamics.betas}, bias correction scales lr·m/√v by less than 0.9 for {quiet:,} of "
+                f"{s.steps:,} steps, and by as little as {low:.2f}",
+                "an effect on only a small part of the run",
+                f"bias correction acts as a hidden schedule: set beta2 below {1 - 10 / s.steps:.4g}, or use a warmup",
                 "[notepad] 4.1",
             )
 
 
 def check_momentum(plan: Plan) -> Iterator[Finding]:
-    """Decay as fast as the momentum's own average."""
+    """Decay is as fast as the momentum average."""
     for i, g in enumerate(plan.setting.groups):
         lost = float(plan.setting.decay_per_step(i).max())
         beta = g.dynamics.averaging
@@ -164,15 +164,15 @@ def check_momentum(plan: Plan) -> Iterator[Finding]:
                 "decay-faster-than-momentum",
                 "warning",
                 group_name(plan, i),
-                f"decay takes {lost:.3g} a step, momentum averages over 1 − β = {1 - beta:.3g}",
+                f"decay removes {lost:.3g} of the weights per step; momentum has 1 − β = {1 - beta:.3g}",
                 "lr·wd far below 1 − β",
-                "lower lr·weight_decay or momentum: weights forget gradients before momentum has delivered them",
-                "[theory] 1: [kosson2024]'s Table 1 is off by tens of per cent here",
+                "lower lr·weight_decay or momentum: weights forget gradients before momentum has applied them",
+                "[theory] 1: Table 1 of [kosson2024] is off by tens of per cent here",
             )
 
 
 def check_l2(plan: Plan) -> Iterator[Finding]:
-    """Adam with L2: rotation depends on each neuron's gradient size."""
+    """Adam with L2: the rotation of a neuron depends on the size of its gradients."""
     for i, g in enumerate(plan.setting.groups):
         if g.dynamics.optimizer == "adam_l2" and g.weight_decay > 0:
             yield Finding(
@@ -181,13 +181,13 @@ def check_l2(plan: Plan) -> Iterator[Finding]:
                 group_name(plan, i),
                 "weight_decay is added to the gradient and divided by √v",
                 "decoupled decay",
-                "neurons rotate at speeds that depend on the size of their gradients; AdamW decays all alike",
+                "neurons rotate at speeds that depend on the size of their gradients; AdamW decays all of them alike",
                 "[kosson2024] appendix I",
             )
 
 
 def check_low_precision(plan: Plan) -> Iterator[Finding]:
-    """Updates or decay smaller than half a unit in the last place of bfloat16 or float16 weights."""
+    """Updates or decay are smaller than half a unit in the last place of bfloat16 or float16 weights."""
     half_units = {"bfloat16": 2.0**-9, "float16": 2.0**-12}
     decay_said: set[int] = set()
     for t in plan.tensors:
@@ -202,10 +202,10 @@ def check_low_precision(plan: Plan) -> Iterator[Finding]:
                 "update-lost",
                 "warning",
                 t.tensor.name,
-                f"at {share:.0%} of the steps a typical update is below half a unit of {t.tensor.dtype}",
+                f"at {share:.0%} of steps a typical update is below half a unit in the last place ({t.tensor.dtype})",
                 f"relative updates above {half:.1g}",
-                f"{cure}: plain rounding loses the update",
-                "[theory] 7: bf16 weights lose small rotations",
+                f"{cure}: rounding loses the update",
+                "[theory] 7: bfloat16 weights lose small rotations",
             )
         lost = plan.setting.decay_per_step(t.tensor.group)
         if (
@@ -218,8 +218,9 @@ def check_low_precision(plan: Plan) -> Iterator[Finding]:
                 "decay-lost",
                 "warning",
                 t.tensor.name,
-                f"decay takes {lost.max():.2g} of the weights a step, below half a unit of {t.tensor.dtype}",
+                f"decay removes {lost.max():.2g} of the weights per step, below half a unit in the last place "
+                f"({t.tensor.dtype})",
                 f"lr·weight_decay above {half:.1g}, or weights in float32",
-                f"{cure}: where decay is a multiplication of its own, as in torch, nothing decays at all",
+                f"{cure}: if decay is a separate multiplication, as in torch, nothing decays at all",
                 "w·(1 − lr·wd) rounds back to w",
             )

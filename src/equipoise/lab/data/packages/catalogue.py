@@ -1,4 +1,4 @@
-"""What package registries have of data."""
+"""The datasets that package registries have."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""npm, pip and apt, as they are set up on this machine: which registry they ask is theirs to know."""
+"""Call npm, pip and apt with the configuration of this machine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where fetched data lies."""
+"""Where fetched data is stored."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Data in the terminal: what there is and where, and a bar while it is fetched."""
+"""Data in the terminal: what is available, where it is, and a progress bar while it is fetched."""
 
 from __future__ import annotations
 
