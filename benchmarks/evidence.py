@@ -16,7 +16,7 @@ from equipoise.lab.report.cost import write as write_cost
 from equipoise.lab.report.ledger import evidence, is_kept, keep, ledger, outcomes
 from equipoise.lab.report.page import write_marked, write_page
 from equipoise.lab.report.terminal import bars
-from equipoise.lab.train.run_experiment import OUTCOME, conduct
+from equipoise.lab.train.run_experiment import OUTCOME, run_experiment
 
 DOCS = Path("docs")
 
@@ -40,7 +40,7 @@ def main() -> None:
         experiment, folder = find(name), given.output / f"{name}-{preset}"
         began = time.perf_counter()
         with bars() as report:
-            outcome, done = conduct(
+            outcome, done = run_experiment(
                 experiment, folder, preset=preset, workers=given.workers, report=report, seeds=seeds, hours=given.hours
             )
         write_page(experiment, outcome, done, DOCS / "lab", preset=preset)

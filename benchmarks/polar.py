@@ -40,7 +40,7 @@ def spread(x: Tensor) -> float:
 
 def flops(x: Tensor, dtype: torch.dtype) -> tuple[str, float]:
     """Products of the default plan, and its flops over those of five classic steps, symmetry not counted."""
-    polynomials, dtype = polar_factor.plan(x=x, dtype=dtype)
+    polynomials, dtype = polar_factor.polar_plan(x=x, dtype=dtype)
     ends = polar_factor._ends(polynomials, "auto", tuple(x.shape[-2:]), dtype, None, True)
     large, small = _iterate.products(polynomials, ends)
     alpha = max(x.shape[-2:]) / min(x.shape[-2:])

@@ -153,7 +153,7 @@ def test_one_process_writes_one_run(runs: Path, name: str, writers: int) -> None
     assert {p.name for p in out.iterdir() if p.is_dir()} == {"run", f"step-{HALF:06}", f"step-{WHOLE:06}"}
     with eq.Run.open(out / "run") as run:
         assert run.check() == []
-        assert len(run._archive.lives) == writers
+        assert len(run._archive.sessions) == writers
 
 
 @pytest.mark.parametrize("name", [*OPTIMIZERS, "ddp"])

@@ -218,7 +218,7 @@ MISSING = {
     "lab phonemes": "data('phonemes')",
     "lab tokens": "data('text', tokens=300)",
     "lab figure": "from equipoise.lab.train.run_experiment import draw_into; draw_into('x.svg', print, salt='x')",
-    "ray": "from equipoise.lab.train.run_experiment import conduct; conduct(sweep(), 'swept', on='ray')",
+    "ray": "from equipoise.lab.train.run_experiment import run_experiment; run_experiment(sweep(), 'swept', on='ray')",
 }
 """What needs an extra, by the extra's name; a second word tells two of one extra apart."""
 

@@ -15,7 +15,7 @@ from tests.board.test_server import ask
 from equipoise.board.listing import FIGURE, OUTCOME, Runs
 from equipoise.lab.experiments import Experiment, Outcome
 from equipoise.lab.report.claims import Claim, over_seeds
-from equipoise.lab.train.run_experiment import conduct
+from equipoise.lab.train.run_experiment import run_experiment
 from equipoise.lab.train.trial import Trial
 from equipoise.monitor.runs.directory import signature
 from equipoise.monitor.store.schema import RunError
@@ -51,7 +51,7 @@ class Small(Experiment):
 def lab(tmp_path_factory: pytest.TempPathFactory) -> Path:
     top = tmp_path_factory.mktemp("lab")
     root = top / "lab"
-    conduct(Small(), root / "small")
+    run_experiment(Small(), root / "small")
     shutil.copytree(root / "small", top / "outside")
     (root / "link").symlink_to(top / "outside")
     (root / "linked-file").mkdir()

@@ -29,7 +29,7 @@ from equipoise.board.listing import Runs
 from equipoise.board.live import plan_document, run_document
 from equipoise.board.server import HERE, Left, serve
 from equipoise.monitor import RunError
-from equipoise.monitor.runs.lines import describe
+from equipoise.monitor.runs.lines import row_of
 
 OUTSIDE = "outside"
 
@@ -236,7 +236,7 @@ def test_files_are_only_read(root: Path) -> None:
     run = root / "group" / "good"
     before = {p.name: hashlib.sha256(p.read_bytes()).hexdigest() for p in run.iterdir()}
     end(built(root, "group/good"))
-    describe(run)
+    row_of(run)
     after = {p.name: hashlib.sha256(p.read_bytes()).hexdigest() for p in run.iterdir()}
     assert {k: v for k, v in after.items() if k in before} == before
     assert set(after) - set(before) <= {"run.sqlite-wal", "run.sqlite-shm"}

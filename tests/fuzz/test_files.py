@@ -30,7 +30,7 @@ from equipoise.board.listing import Runs
 from equipoise.cli import main
 from equipoise.lab.train.sweep import read_base
 from equipoise.monitor import RunError
-from equipoise.monitor.runs.lines import describe
+from equipoise.monitor.runs.lines import row_of
 from equipoise.monitor.store import schema
 from equipoise.planner import plan_setting, read_setting
 
@@ -308,7 +308,7 @@ def read_all(path: Path) -> bool:
     with opened:
         for job in jobs(opened):
             in_words(job)
-    assert describe(path)
+    assert row_of(path)
     return True
 
 

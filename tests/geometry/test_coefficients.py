@@ -88,9 +88,9 @@ def test_margins_cost_little_and_do_what_they_say() -> None:
         (lambda: steps_for(0, 0.1), r"accuracy = 0"),
         (lambda: steps_for(1e-20, 0.1), r"accuracy = 1e-20: not reached in 60 steps"),
         (lambda: worst_error([MUON], 0), r"lower = 0"),
-        (lambda: coefficients.checked([]), r"coefficients = \(\)"),
-        (lambda: coefficients.checked([(1.0,)]), r"coefficients\[0\] = \(1.0,\): must be \(a, b\) or"),
-        (lambda: coefficients.checked([(1.0, float("nan"))]), r"coefficients\[0\]\[1\] = nan"),
+        (lambda: coefficients.check_coefficients([]), r"coefficients = \(\)"),
+        (lambda: coefficients.check_coefficients([(1.0,)]), r"coefficients\[0\] = \(1.0,\): must be \(a, b\) or"),
+        (lambda: coefficients.check_coefficients([(1.0, float("nan"))]), r"coefficients\[0\]\[1\] = nan"),
     ],
 )
 def test_bad_arguments(make: Callable[[], object], match: str) -> None:

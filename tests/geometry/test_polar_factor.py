@@ -11,7 +11,7 @@ from tests.geometry.norm_cases import random
 from equipoise import geometry as eg
 from equipoise.geometry import _iterate, coefficients
 from equipoise.geometry import polar_factor as module
-from equipoise.geometry.polar_factor import default_dtype, plan, polar, rounding
+from equipoise.geometry.polar_factor import default_dtype, polar, polar_plan, rounding
 
 F16, F32, F64 = torch.bfloat16, torch.float32, torch.float64
 
@@ -203,14 +203,14 @@ def test_the_gram_iteration_holds(name: str, turned: bool, dtype: torch.dtype, s
     x = BAD_SPECTRA[name]().float()
     x = x.T if turned else x
     made = polar(x, method="gram", dtype=dtype, steps=steps, lower=lower)
-    polynomials, _ = plan(x=x, dtype=dtype, steps=steps, lower=lower)
+    polynomials, _ = polar_plan(x=x, dtype=dtype, steps=steps, lower=lower)
     bound = 1 + coefficients.worst_error(polynomials, lower)
     assert torch.linalg.matrix_norm(made.double(), 2).item() <= bound + (0.1 if dtype == F16 else 0.01)
 
 
 def test_without_restarts_it_would_not_hold() -> None:
     x = BAD_SPECTRA["1e-4"]().float()
-    polynomials, _ = plan(x=x, dtype=F16)
+    polynomials, _ = polar_plan(x=x, dtype=F16)
     at_end_only = [False, False, False, True]
     wild = _iterate.iterate(x[None], polynomials, at_end_only, F16)[0].double()
     assert not torch.linalg.matrix_norm(wild, 2).item() < 2
@@ -260,7 +260,7 @@ def test_large_matrices_go_one_by_one_and_on_one_thread_by_blocks(
 ) -> None:
     monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
     x = random((2, 600, 700), dtype=F32)
-    polynomials, _ = plan(x=x, dtype=F32)
+    polynomials, _ = polar_plan(x=x, dtype=F32)
     exact = _iterate.iterate(x.double(), polynomials, [True] * 4, F64)
     for method in ("direct", "gram"):
         made = polar(x, method=method, dtype=F32)
@@ -307,10 +307,10 @@ def test_the_dtype_depends_on_what_is_asked_and_on_the_kind_of_device() -> None:
     x = torch.zeros(4, 4)
     choices: list[dict[str, Any]] = [{}, {"steps": 6}, {"accuracy": 0.5}, {"coefficients": "muon"}]
     for options in choices:
-        assert plan(x=x, **options)[1] == F32
-        assert plan(x=x.bfloat16(), **options)[1] == F32
-        assert plan(x=x.double(), **options)[1] == F64
-        assert plan(x=x, dtype=F16, **options)[1] == F16  # no other instead
+        assert polar_plan(x=x, **options)[1] == F32
+        assert polar_plan(x=x.bfloat16(), **options)[1] == F32
+        assert polar_plan(x=x.double(), **options)[1] == F64
+        assert polar_plan(x=x, dtype=F16, **options)[1] == F16  # no other instead
     for device, wanted in (("cuda", F16), ("mps", F32), ("xpu", F32), ("meta", F32)):
         assert default_dtype(F32, device) == wanted
         assert default_dtype(F64, device) == F64

@@ -14,7 +14,7 @@ from torch._subclasses import FakeTensorMode
 
 import equipoise as eq
 from equipoise import geometry, theory
-from equipoise.optim.engine.tensor_list import Many
+from equipoise.optim.engine.tensor_list import TensorList
 from equipoise.theory.dynamics import matrix_scale as lr_scale
 
 SHAPES = ((24, 16), (16, 24), (16, 16), (8,))
@@ -447,8 +447,8 @@ def one_call(optimizer: Any, params: list[torch.nn.Parameter]) -> None:
     """The rule on all parameters of each group, as the engine calls it."""
     for group in optimizer.param_groups:
         rule, _ = optimizer.pair(group)
-        g = Many([p.grad for p in group["params"] if p.grad is not None])
-        averages = tuple(Many([torch.zeros_like(p) for p in group["params"]]) for _ in rule.state)
+        g = TensorList([p.grad for p in group["params"] if p.grad is not None])
+        averages = tuple(TensorList([torch.zeros_like(p) for p in group["params"]]) for _ in rule.state)
         rule(g, averages, rule.numbers(1, group), group)
     if getattr(optimizer, "sharpness", None) is not None:
         optimizer._find_lr()

@@ -272,7 +272,7 @@ def _schedule(memory: Remembered, *clocks: Curves) -> tuple[Curves, dict[str, fl
     """Settings and memory of each group over all steps, drawn at the ends of their straight lines and in between."""
     schedules = memory.schedules
     names = [(name, g) for name in ("lr", "weight_decay") for g in schedules.groups]
-    points = {(name, g): schedules.knots(name, g) for name, g in names}
+    points = {(name, g): schedules.change_points(name, g) for name, g in names}
     points = {key: (steps, values) for key, (steps, values) in points.items() if len(steps)}
     if not points:
         return Curves(np.empty(0), np.empty(0)), {}

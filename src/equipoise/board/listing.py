@@ -12,17 +12,17 @@ from typing import Any
 from urllib.parse import unquote
 
 from equipoise.monitor.runs.directory import Directory, mark_of
-from equipoise.monitor.runs.lines import Line
+from equipoise.monitor.runs.lines import RunRow
 from equipoise.monitor.runs.select_runs import (
     COLUMNS,
     SHOWN,
     SORT,
-    cell,
     columns_of,
     is_number,
     known_columns,
     select,
     unknown,
+    value_text,
 )
 from equipoise.monitor.store.schema import RunError
 
@@ -119,11 +119,11 @@ class Runs(Directory):
             raise RunError(f"outcome = {name!r}: cannot be read ({type(error).__name__})") from None
 
 
-def _row(line: Line, columns: Sequence[str]) -> dict[str, Any]:
+def _row(line: RunRow, columns: Sequence[str]) -> dict[str, Any]:
     """A run as the page takes it: texts, and of some columns what they are drawn from."""
     now = time.time()
     parts: dict[str, Any] = {"tags": line.values.get("tags", []), "findings": dict(line.counts), "curve": line.curve}
-    cells = [parts[c] if c in parts else cell(line, c, now) for c in columns]
+    cells = [parts[c] if c in parts else value_text(line, c, now) for c in columns]
     return {"name": line.values["name"], "error": line.error, "cells": cells}
 
 

@@ -341,13 +341,13 @@ def lab_workloads_baselines(stored: Stored = None) -> None:
 
 def _conduct(experiment: Any, folder: Path, figure: Path | None, json: bool, given: dict[str, Any]) -> Any:
     from equipoise.lab.report.terminal import bars, render_outcome
-    from equipoise.lab.train.run_experiment import OUTCOME, conduct, write_figure
+    from equipoise.lab.train.run_experiment import OUTCOME, run_experiment, write_figure
 
     if figure is not None:
         require("matplotlib", "lab")
     try:
         with bars() as report:
-            outcome, done = conduct(experiment, folder, report=report, **given)
+            outcome, done = run_experiment(experiment, folder, report=report, **given)
     except KeyboardInterrupt:
         typer.echo(f"equipoise: stopped; run the same command to continue with the trials in {folder}", err=True)
         raise

@@ -161,7 +161,7 @@ def watch(
     [dim]equipoise watch runs/a --layers '*attn*' --sort norm --top 10[/dim]
     """
     from equipoise.monitor.diagnose.compare import Latest
-    from equipoise.monitor.runs.snapshot import Look
+    from equipoise.monitor.runs.snapshot import SnapshotReader
     from equipoise.monitor.runs.terminal import console, runs_in, show
     from equipoise.monitor.store.run import Run
 
@@ -173,4 +173,4 @@ def watch(
         )
         return
     with Run.open(found[0]) as opened:
-        show(Look(opened, layers=layers, sort=sort, predict=Latest(opened)), console(), top=top, once=once)
+        show(SnapshotReader(opened, layers=layers, sort=sort, predict=Latest(opened)), console(), top=top, once=once)

@@ -156,7 +156,7 @@ def steps_for(accuracy: float, lower: float, degree: int = 5, *, safety: float =
     )
 
 
-def checked(polynomials: Sequence[Sequence[float]]) -> tuple[Polynomial, ...]:
+def check_coefficients(polynomials: Sequence[Sequence[float]]) -> tuple[Polynomial, ...]:
     """The polynomials as tuples of floats, or ValueError when one has not 2 or 3 finite coefficients."""
     made = []
     for i, p in enumerate(polynomials):

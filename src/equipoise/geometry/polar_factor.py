@@ -70,7 +70,7 @@ def polar(
         raise ValueError(f"x is {what}: must be a tensor of a floating dtype with at least two dimensions")
     check.choice("method", method, METHODS)
     check.choice("bound", bound, ("gram", "frobenius"))
-    polynomials, products = plan(
+    polynomials, products = polar_plan(
         steps=steps, accuracy=accuracy, lower=lower, coefficients=coefficients, degree=degree, dtype=dtype, x=x
     )
     if x.numel() == 0:
@@ -84,7 +84,7 @@ def polar(
         return out.reshape(x.shape).to(x.dtype)
 
 
-def plan(
+def polar_plan(
     *,
     x: Tensor,
     steps: int | None = None,
@@ -114,7 +114,7 @@ def plan(
             return (co.MUON,) * check.whole("steps", 5 if steps is None else steps, low=1), dtype
         if steps is not None:
             raise ValueError(f"steps = {steps!r}: a sequence of coefficients has its own number of steps")
-        return co.checked(coefficients), dtype
+        return co.check_coefficients(coefficients), dtype
     margins = {"safety": co.SAFETY}
     if dtype == torch.bfloat16:
         margins = {"safety": co.BF16_SAFETY, "cushion": co.BF16_CUSHION}

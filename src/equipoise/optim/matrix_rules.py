@@ -14,8 +14,8 @@ from torch import Tensor
 
 from equipoise import geometry
 from equipoise.geometry import Norm, Operator
-from equipoise.optim.engine.distributed import cost, divided, mesh_of, whole
-from equipoise.optim.engine.tensor_list import Many
+from equipoise.optim.engine.distributed import divided, mesh_of, orthogonalization_cost, whole
+from equipoise.optim.engine.tensor_list import TensorList
 from equipoise.optim.rules import Rule, described
 from equipoise.theory import Dynamics
 
@@ -44,7 +44,7 @@ class MatrixRule(Rule):
         mesh = mesh_of(tensors[0])
         ranks, most = (1 if mesh is None else mesh.size()), geometry.chunk(tensors[0].device.type)
         shapes = [tuple(x.shape) for x in tensors]
-        order = sorted(range(len(tensors)), key=lambda i: (-cost(shapes[i]), shapes[i]))
+        order = sorted(range(len(tensors)), key=lambda i: (-orthogonalization_cost(shapes[i]), shapes[i]))
         made: list[list[int]] = []
         size = 0
         for i in order:
@@ -62,13 +62,13 @@ class MuonRule(MatrixRule):
 
     def __call__(self, g: Any, averages: tuple[Any, ...], numbers: dict[str, Any], group: dict[str, Any]) -> Any:
         x = averaged(g, *averages, nesterov=group["nesterov"], **numbers)
-        tensors = x.tensors if isinstance(x, Many) else [x]
+        tensors = x.tensors if isinstance(x, TensorList) else [x]
         own = bool(group["nesterov"])  # else it is the average itself
         if mesh_of(tensors[0]) is None:
             made = self._polar(tensors, group, own)
         else:
             made = divided(tensors, lambda t: self._polar([t], group, False)[0])
-        return Many(made) if isinstance(x, Many) else made[0]
+        return TensorList(made) if isinstance(x, TensorList) else made[0]
 
     def _polar(self, tensors: list[Tensor], group: dict[str, Any], own: bool) -> list[Tensor]:
         sorts: dict[tuple[int, int, float], list[int]] = {}
@@ -102,9 +102,9 @@ class DualRule(MatrixRule):
 
     def __call__(self, g: Any, averages: tuple[Any, ...], numbers: dict[str, Any], group: dict[str, Any]) -> Any:
         x = averaged(g, *averages, nesterov=group["nesterov"], **numbers)
-        tensors = x.tensors if isinstance(x, Many) else [x]
+        tensors = x.tensors if isinstance(x, TensorList) else [x]
         made = divided(tensors, lambda t: self.direction(t, group))
-        return Many(made) if isinstance(x, Many) else made[0]
+        return TensorList(made) if isinstance(x, TensorList) else made[0]
 
     @staticmethod
     def direction(x: Tensor, group: dict[str, Any]) -> Tensor:

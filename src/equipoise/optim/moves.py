@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from equipoise.optim.engine.rate import add, rate
-from equipoise.optim.engine.tensor_list import Many, Traced
+from equipoise.optim.engine.tensor_list import TensorList, Traced
 from equipoise.optim.rows import everywhere, row_count
 from equipoise.optim.rules import Ratio, Rule
 from equipoise.theory import Dynamics
@@ -89,13 +89,13 @@ class Move(ABC):
 
     @abstractmethod
     def __call__(self, pieces: list[Piece], u: Any, *, rule: Rule, t: int, group: dict[str, Any]) -> None:
-        """Move the weights of the pieces by their directions, a `Many` or `Ratio` of one tensor each."""
+        """Move the weights of the pieces by their directions, a `TensorList` or `Ratio` of one tensor each."""
 
 
 def directions(u: Any, count: int) -> list[Tensor]:
     """The directions, divided, one tensor for each piece."""
     value = u.value() if isinstance(u, Ratio) else u
-    tensors = value.tensors if isinstance(value, Many) else [value]
+    tensors = value.tensors if isinstance(value, TensorList) else [value]
     assert len(tensors) == count
     return tensors
 
@@ -128,8 +128,8 @@ class Decay(Move):
         return varied(rule, **options)
 
     def __call__(self, pieces: list[Piece], u: Any, *, rule: Rule, t: int, group: dict[str, Any]) -> None:
-        together = isinstance(u, Many) or (isinstance(u, Ratio) and isinstance(u.top, Many))
-        w: Any = Many([piece.w for piece in pieces]) if together else pieces[0].w
+        together = isinstance(u, TensorList) or (isinstance(u, Ratio) and isinstance(u.top, TensorList))
+        w: Any = TensorList([piece.w for piece in pieces]) if together else pieces[0].w
         plain_step(w, u, step_numbers(group), group)
 
 

@@ -3,7 +3,7 @@
 Letters: g gradient, m and v averages of g and g², t the step (from 1), u the direction, so that a plain step is
 w ← w − ηu; an average keeps a share β of itself (`keep`) and takes 1 − β of what is new (`take`). Each function changes
 its averages in place and returns u, as it is or as a `Ratio` whose division the move makes. The same text runs on one
-tensor, on `Many` tensors at once, and on a `Traced` one that is compiled: a rule may use the methods that these share,
+tensor, on a `TensorList`, and on a `Traced` one that is compiled: a rule may use the methods that these share,
 and takes all that changes from step to step from its `numbers`.
 """
 
@@ -18,7 +18,7 @@ from typing import Any, ClassVar, final
 
 from torch import Tensor
 
-from equipoise.optim.engine.tensor_list import Many, Traced
+from equipoise.optim.engine.tensor_list import TensorList, Traced
 from equipoise.optim.rows import as_rows, unit
 from equipoise.theory import Dynamics
 
@@ -251,8 +251,8 @@ class NormalizedRule(Rule):
         return {}
 
     def __call__(self, g: Any, averages: tuple[Any, ...], numbers: dict[str, Any], group: dict[str, Any]) -> Any:
-        if isinstance(g, Many):
-            return Many([self(x, (), numbers, group) for x in g.tensors])
+        if isinstance(g, TensorList):
+            return TensorList([self(x, (), numbers, group) for x in g.tensors])
         if isinstance(g, Traced):  # rows already
             return Traced(unit(g.x))
         flat = as_rows(g, group["granularity"])

@@ -67,9 +67,9 @@ class Plan:
     @cached_property
     def findings(self) -> tuple[Finding, ...]:
         """Findings about the setting, most severe first."""
-        from equipoise.planner.checks.all_checks import find
+        from equipoise.planner.checks.all_checks import all_findings
 
-        return find(self)
+        return all_findings(self)
 
     @property
     def main(self) -> TensorPlan:

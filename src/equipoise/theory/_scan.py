@@ -21,7 +21,7 @@ LONG = 20_000
 """Steps from which compiling (about half a second, cached on disk) beats a plain loop."""
 
 
-def run(recursion: str, *inputs: Any, outputs: int, steps: int) -> tuple[Array, ...]:
+def run_recursion(recursion: str, *inputs: Any, outputs: int, steps: int) -> tuple[Array, ...]:
     """Call a recursion with its inputs and that many fresh output arrays, and return those."""
     if steps >= LONG and (module := compiled()) is not None:
         arrays = tuple(np.empty(steps) for _ in range(outputs))

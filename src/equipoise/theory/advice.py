@@ -13,7 +13,7 @@ from equipoise import _check
 
 
 @dataclass(frozen=True)
-class Rule:
+class TransferRule:
     """A published rule: what it says, where it is from, and where it was fitted.
 
     Attributes:
@@ -32,37 +32,37 @@ class Rule:
 RULES = {
     rule.code: rule
     for rule in (
-        Rule(
+        TransferRule(
             "memory-steps",
             "[memory-article]",
             "1/(lr·wd) is proportional to the steps of a single-epoch run, or to one epoch's steps of a longer one",
             "an argument from equal importance of shuffled batches; not fitted to runs",
         ),
-        Rule(
+        TransferRule(
             "epoch-timescale",
             "[wang2024]",
             "τ_epoch = batch/(lr·wd·data) stays the same, and lies between 1 and the number of epochs",
             "AdamW; ResNet-18 and ViT on CIFAR-10 and ImageNet subsets, NanoGPT on OpenWebText",
         ),
-        Rule(
+        TransferRule(
             "power-lines",
             "[power-lines]",
             "τ = batch/(lr·wd·tokens) ≈ 1.084·TPP^−0.527 (TPP: tokens per parameter); at fixed τ, wd ∝ batch",
             "muP GPT-2-like models of 111M to 3.3B parameters, 10 % warmup, linear to 0, below the critical batch",
         ),
-        Rule(
+        TransferRule(
             "width-product",
             "[kosson2025]",
             "keep lr·wd constant across width: lr ∝ 1/width on hidden matrices (muP), wd ∝ width (independent decay)",
             "LLaMA-style transformers and ResNets trained with AdamW",
         ),
-        Rule(
+        TransferRule(
             "width-root",
             "[fan2025]",
             "lr ∝ 1/width, wd ∝ √width on hidden matrices (conflicts with width-product)",
             "LLaMA-style transformers trained with AdamW; top singular value ∝ √(lr/wd)·width^0.75 is an observed fit",
         ),
-        Rule(
+        TransferRule(
             "complete-p",
             "[mlodozeniec2025]",
             "with κ = batch ratio / data ratio: lr and wd × √κ, 1 − β × κ, eps / √κ",
@@ -100,7 +100,7 @@ class Change:
 class Moved:
     """What one rule makes of a change: the new hyperparameters, and what it keeps."""
 
-    rule: Rule
+    rule: TransferRule
     to: Hyperparameters
     keeps: str
 

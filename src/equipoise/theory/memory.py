@@ -134,7 +134,9 @@ def memory(
     if beta > 0:
         # c̃_j = (1−β) Σ_{i≥j} β^{i−j} b_i c_i, a first-order recursion backwards in time.
         b = 1 / (1 - beta ** np.arange(1, T + 1)) if bias_correction else 1.0
-        c = (1 - beta) * _scan.run("first_order", np.full(T, beta), (b * c)[::-1].copy(), outputs=1, steps=T)[0][::-1]
+        c = (1 - beta) * _scan.run_recursion("first_order", np.full(T, beta), (b * c)[::-1].copy(), outputs=1, steps=T)[
+            0
+        ][::-1]
     lost, scaled = 1 - a, c / c.max()  # squares of small ones would be lost
     return Memory(
         weights=c,
@@ -207,7 +209,7 @@ def design_lr_tied(weights: ArrayLike, *, lr_first: float, weight_decay_first: f
     alpha = lam / eta
     ratio = np.ones(len(w))
     ratio[1:] = w[1:] / w[:-1]
-    lr = _scan.run("tied_design", ratio, alpha, eta, outputs=1, steps=len(w))[0]
+    lr = _scan.run_recursion("tied_design", ratio, alpha, eta, outputs=1, steps=len(w))[0]
     return lr, alpha * lr
 
 

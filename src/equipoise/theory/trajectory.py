@@ -99,7 +99,7 @@ def follow(
     eta = lr * scale
     taps = (u.filter.A, u.filter.B, u.filter.p)
     if u.saturating:
-        norm2, rotation, update2 = _scan.run(
+        norm2, rotation, update2 = _scan.run_recursion(
             "saturating_moments", eta, left, size, *taps, u.kernel.powers, u.kernel.weights, u.signed, cautious,
             scale_invariant, u.square, q, np.zeros(len(u.kernel.powers)), outputs=3, steps=T,
         )  # fmt: skip
@@ -107,12 +107,12 @@ def follow(
         # Gaussian initial weights, in classes at the nodes of a Gauss–Hermite rule (mirror images count once).
         nodes, share = np.polynomial.hermite_e.hermegauss(16)
         nodes, share = nodes[8:], 2 * share[8:] / share.sum()
-        norm2, rotation, update2 = _scan.run(
+        norm2, rotation, update2 = _scan.run_recursion(
             "elementwise_moments", eta, l2, size, *taps, u.beta2, bias_correction, scale_invariant, g2, float(u.size),
             *finite_beta2(u), q, share, q * nodes**2, *np.zeros((3, 8)), 0.0, outputs=3, steps=T,
         )  # fmt: skip
     else:
-        norm2, rotation, update2 = _scan.run(
+        norm2, rotation, update2 = _scan.run_recursion(
             "linear_moments", eta, left, l2, size, *taps, u.beta2, u.adaptive, bias_correction, u.nested, cautious,
             scale_invariant, g2, float(u.size), *finite_beta2(u), q, outputs=3, steps=T,
         )  # fmt: skip

@@ -16,7 +16,7 @@ from equipoise.lab.experiments.equilibrium.assumptions import radial
 from equipoise.lab.report.claims import Claim, Stat, over_seeds
 from equipoise.lab.train import optimizers, task
 from equipoise.lab.train.result import RUN, Result
-from equipoise.lab.train.run_experiment import conduct, write_figure
+from equipoise.lab.train.run_experiment import run_experiment, write_figure
 from equipoise.lab.train.training import train
 from equipoise.lab.train.trial import Trial
 from equipoise.monitor import Run
@@ -26,7 +26,7 @@ from equipoise.theory import stationary
 @pytest.mark.parametrize("name", catalogue())
 def test_an_experiment_at_smoke(name: str, tmp_path: Path) -> None:
     experiment = find(name)
-    outcome, done = conduct(experiment, tmp_path, preset="smoke")
+    outcome, done = run_experiment(experiment, tmp_path, preset="smoke")
     assert {d.result.status for d in done} == {"finished"}, [d.result.error for d in done]
     assert outcome.rows
     assert outcome.claims
@@ -45,7 +45,7 @@ def test_an_experiment_at_smoke(name: str, tmp_path: Path) -> None:
 
 def test_a_figure_as_pdf(tmp_path: Path) -> None:
     experiment = find("schedules")
-    outcome, _ = conduct(experiment, tmp_path, preset="smoke")
+    outcome, _ = run_experiment(experiment, tmp_path, preset="smoke")
     write_figure(experiment, outcome, tmp_path / "figure.pdf")
     assert (tmp_path / "figure.pdf").read_bytes().startswith(b"%PDF")
 
@@ -380,7 +380,7 @@ class Own(Experiment):
 
 def test_ones_own_is_a_file_and_a_failed_trial_does_not_stop_the_rest(tmp_path: Path) -> None:
     (tmp_path / "own.py").write_text(OWN)
-    outcome, done = conduct(find(str(tmp_path / "own.py")), tmp_path / "out", preset="smoke")
+    outcome, done = run_experiment(find(str(tmp_path / "own.py")), tmp_path / "out", preset="smoke")
     assert [d.result.status for d in done] == ["failed", *["finished"] * 4, "diverged"]
     assert "depth = -1: must be a whole number" in done[0].result.error
     ends = {
@@ -394,7 +394,7 @@ def test_ones_own_is_a_file_and_a_failed_trial_does_not_stop_the_rest(tmp_path: 
     def report(number: int, count: int, trial: Trial, step: int) -> None:
         again.append(step if 0 < step < trial.steps else 0)
 
-    conduct(find(str(tmp_path / "own.py")), tmp_path / "out", preset="smoke", report=report)
+    run_experiment(find(str(tmp_path / "own.py")), tmp_path / "out", preset="smoke", report=report)
     assert max(again) == 0, "nothing was trained again"
     (tmp_path / "none.py").write_text("x = 1")
     with pytest.raises(ValueError, match="must have one class of Experiment, not 0"):

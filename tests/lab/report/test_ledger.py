@@ -17,7 +17,7 @@ from equipoise.lab.report.claims import Claim, Stat
 from equipoise.lab.report.ledger import OLDER, SEEDS, VERDICTS, Entry, evidence, is_kept, keep, ledger, outcomes
 from equipoise.lab.statistics import Check
 from equipoise.lab.statistics.rounds import run_rounds
-from equipoise.lab.train.run_experiment import OUTCOME, conduct
+from equipoise.lab.train.run_experiment import OUTCOME, run_experiment
 from equipoise.lab.train.trial import Trial
 from equipoise.lab.train.trial_store import STORED, TrialStore, stored_trials
 
@@ -57,7 +57,7 @@ class Own(Experiment):
 
 def run(tmp_path: Path, preset: str) -> None:
     (tmp_path / "own.py").write_text(OWN)
-    conduct(
+    run_experiment(
         find(str(tmp_path / "own.py")),
         tmp_path / f"lab/own-{preset}",
         preset=preset,
@@ -101,7 +101,7 @@ def test_a_long_value_is_stored_as_its_hash(tmp_path: Path) -> None:
     curve = "{'curves': {'lr': from_array([1.0] * 200).to_dict()}}"
     text = OWN.replace("steps=20,", f"steps=20, data_options={{'test': 0.2}}, optimizer_options={curve},")
     (tmp_path / "own.py").write_text(f"from equipoise.schedules import from_array\n{text}")
-    conduct(find(str(tmp_path / "own.py")), tmp_path / "lab/own-smoke", preset="smoke")
+    run_experiment(find(str(tmp_path / "own.py")), tmp_path / "lab/own-smoke", preset="smoke")
     stored = outcomes(tmp_path / "lab")["own"]["config"]
     assert stored["optimizer_options.curves"].startswith("sha256:")
     assert stored["data_options.test"] == 0.2

@@ -13,7 +13,7 @@ pytest.importorskip("ray", reason="Ray is not installed: pip install 'equipoise[
 from equipoise.board.listing import Runs
 from equipoise.lab.train import on_ray, processes
 from equipoise.lab.train.result import Result
-from equipoise.lab.train.run_experiment import conduct
+from equipoise.lab.train.run_experiment import run_experiment
 from equipoise.lab.train.sweep import Sweep
 from equipoise.lab.train.trial import Trial
 from equipoise.monitor import Run
@@ -60,11 +60,11 @@ def test_ray_gives_what_processes_give_though_a_worker_dies(tmp_path: Path, monk
 
     killer = threading.Thread(target=kill, daemon=True)
     killer.start()
-    outcome, done = conduct(sweep, tmp_path / "ray", workers=2, on="ray")
+    outcome, done = run_experiment(sweep, tmp_path / "ray", workers=2, on="ray")
     assert killed, "a worker was killed in the middle"
     assert [d.result.status for d in done] == ["finished"] * 4, [d.result.error for d in done]
     assert len(outcome.rows) == 2
-    local = processes.run(sweep.trials(), tmp_path / "processes", workers=2)
+    local = processes.run_trials(sweep.trials(), tmp_path / "processes", workers=2)
     assert [d.result.weights for d in done] == [r.weights for r in local]
     for one in done:
         with Run.open(tmp_path / "ray" / one.trial.key / "run") as run:

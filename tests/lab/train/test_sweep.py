@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 from equipoise.cli import app
 from equipoise.lab.train import processes
-from equipoise.lab.train.run_experiment import conduct, write_figure
+from equipoise.lab.train.run_experiment import run_experiment, write_figure
 from equipoise.lab.train.sweep import Range, Sweep, gather, tabulate, varied
 from equipoise.lab.train.trial import Trial
 
@@ -64,7 +64,7 @@ def test_what_is_wrong_with_a_sweep(given: dict, message: str) -> None:
 def test_processes_give_what_one_gives_and_nothing_stops_the_rest(tmp_path: Path) -> None:
     base = QUICK.vary({"optimizer": "sgdm"})
     sweep = Sweep(base, grid={"lr": [0.01, 1e30], "model_options.depth": [1, -1]}, seeds=2, metric="test_accuracy")
-    here, _ = conduct(sweep, tmp_path / "here")
+    here, _ = run_experiment(sweep, tmp_path / "here")
     killed: list[int] = []
 
     def kill(number: int, count: int, trial: Trial, step: int) -> None:
@@ -73,7 +73,7 @@ def test_processes_give_what_one_gives_and_nothing_stops_the_rest(tmp_path: Path
             for child in mp.active_children():
                 os.kill(child.pid or 0, signal.SIGKILL)
 
-    there, done = conduct(sweep, tmp_path / "there", workers=2, report=kill)
+    there, done = run_experiment(sweep, tmp_path / "there", workers=2, report=kill)
     assert killed
     assert there.rows == here.rows
     ends = {(r["lr"], r["model_options.depth"]): (r["finished"], r["diverged"], r["failed"]) for r in there.rows}
@@ -114,7 +114,7 @@ def test_a_trial_that_kills_its_process_is_given_up(tmp_path: Path) -> None:
             os.kill(child.pid or 0, signal.SIGKILL)
 
     # Longer than its killer needs to hear of it.
-    (result,) = processes.run([QUICK.vary({"steps": 20_000})], tmp_path, workers=1, report=kill)
+    (result,) = processes.run_trials([QUICK.vary({"steps": 20_000})], tmp_path, workers=1, report=kill)
     assert result.status == "failed"
     assert result.error == "its process died 3 times, at last with exit code -9"
     assert len(seen) == 3, "none is started for nothing"

@@ -16,7 +16,7 @@ from equipoise.lab.experiments.shared.sweep import Turning, stat
 from equipoise.lab.report.claims import Claim, Stat
 from equipoise.lab.train import run_experiment as conducting
 from equipoise.lab.train.result import Result
-from equipoise.lab.train.run_experiment import conduct
+from equipoise.lab.train.run_experiment import run_experiment
 from equipoise.lab.train.trial import Trial
 from equipoise.lab.train.trial_store import (
     STORED,
@@ -125,15 +125,15 @@ def test_nothing_is_trained_twice_and_runs_are_not_needed(tmp_path: Path, monkey
         return here(trials, *rest)
 
     monkeypatch.setattr(conducting, "_here", counted)
-    first, _ = conduct(Own(), tmp_path / "a", seeds=3)
+    first, _ = run_experiment(Own(), tmp_path / "a", seeds=3)
     assert trained == [0, 1, 2]
-    second, done = conduct(Own(), tmp_path / "a", seeds=5)
+    second, done = run_experiment(Own(), tmp_path / "a", seeds=5)
     assert trained == [0, 1, 2, 3, 4], "only the new seeds: the claim was not decided"
     assert len(done) == 5
     elsewhere = tmp_path / "another machine"
     elsewhere.mkdir()
     (elsewhere / TRIALS).write_text((tmp_path / "a" / TRIALS).read_text())
-    again, _ = conduct(Own(), elsewhere, seeds=5)
+    again, _ = run_experiment(Own(), elsewhere, seeds=5)
     assert len(trained) == 5
     assert again == second, "the same table and claims without any run"
     assert first.rows != second.rows
@@ -141,7 +141,7 @@ def test_nothing_is_trained_twice_and_runs_are_not_needed(tmp_path: Path, monkey
     stored = json.loads((elsewhere / "outcome.json").read_text())
     assert (stored["seeds"], stored["ended"]) == (5, "seeds spent")
     monkeypatch.setattr(Own, "version", 2)
-    conduct(Own(), tmp_path / "a", seeds=3)
+    run_experiment(Own(), tmp_path / "a", seeds=3)
     assert sorted(trained) == [0, 0, 1, 1, 2, 2, 3, 4], "measured anew; train gives the results that lie there"
 
 
@@ -157,7 +157,7 @@ def test_stored_trials_of_the_package_come_first(tmp_path: Path) -> None:
 
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(conducting, "_here", never)
-            outcome, _ = conduct(find(name), tmp_path / name, preset=stored["preset"], seeds=stored["seeds"])
+            outcome, _ = run_experiment(find(name), tmp_path / name, preset=stored["preset"], seeds=stored["seeds"])
         made = [claim.to_dict() for claim in outcome.claims]
         assert [c["name"] for c in made] == [c["name"] for c in stored["claims"]]
         for mine, theirs in zip(made, stored["claims"], strict=True):
@@ -167,10 +167,10 @@ def test_stored_trials_of_the_package_come_first(tmp_path: Path) -> None:
 
 SCRIPT = """
 from tests.lab.train.test_trial_store import Own
-from equipoise.lab.train.run_experiment import conduct
+from equipoise.lab.train.run_experiment import run_experiment
 
 if __name__ == "__main__":
-    conduct(Own(), "lab", seeds=8, workers=2)
+    run_experiment(Own(), "lab", seeds=8, workers=2)
 """
 
 

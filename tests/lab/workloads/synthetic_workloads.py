@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable
 
 from equipoise.lab.train.trial import Trial
-from equipoise.lab.workloads import Outcome, Workload, planned
+from equipoise.lab.workloads import StoredTrial, Workload, planned
 from equipoise.lab.workloads.store import Outcomes
 from equipoise.lab.workloads.sweep import missing, settled
 
@@ -28,12 +28,12 @@ def bowl(lr: float, shrink: float) -> Loss:
     return loss
 
 
-def ended(trial: Trial, validation: float, test: float | None = None) -> Outcome:
+def ended(trial: Trial, validation: float, test: float | None = None) -> StoredTrial:
     """An outcome; one of an infinite loss has diverged."""
     if math.isinf(validation):
-        return Outcome(trial, "diverged", {})
+        return StoredTrial(trial, "diverged", {})
     losses = {"validation_loss": validation, "test_loss": validation if test is None else test}
-    return Outcome(trial, "finished", losses, seconds=10.0)
+    return StoredTrial(trial, "finished", losses, seconds=10.0)
 
 
 def swept(loss: Loss, workload: Workload = WORKLOAD, known: Outcomes | None = None) -> tuple[Outcomes, list[Trial]]:

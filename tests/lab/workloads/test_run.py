@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 from equipoise.cli import app
 from equipoise.lab.train import processes
 from equipoise.lab.train.result import Report, Result
-from equipoise.lab.train.run_trial import attempt
+from equipoise.lab.train.run_trial import run_trial
 from equipoise.lab.train.trial import Trial
 from equipoise.lab.workloads import WORKLOADS, Workload, run, store
 from equipoise.lab.workloads.sweep import SHRINKS, grid
@@ -52,9 +52,9 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     def once(trial: Trial, *args: object, **options: object) -> Result:
         keys.append(trial.key)
-        return attempt(trial, *args, **options)  # type: ignore[arg-type]
+        return run_trial(trial, *args, **options)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(run, "attempt", once)
+    monkeypatch.setattr(run, "run_trial", once)
     return keys
 
 
@@ -107,10 +107,10 @@ def test_several_at_a_time_are_stored_as_they_end(tmp_path: Path, monkeypatch: p
         asked.append(workers)
         for number, trial in enumerate(trials, 1):
             report(number, len(trials), trial, 10)
-            ended(attempt(trial, place, {}))
+            ended(run_trial(trial, place, {}))
             assert trial.key in store.read(TINY, tmp_path / "stored"), "at once, not with the last"
 
-    monkeypatch.setattr(processes, "run", team)
+    monkeypatch.setattr(processes, "run_trials", team)
     told = []
     run.sweep(
         ["tiny"], tmp_path / "trials", folder=tmp_path / "stored", jobs=2, limit=2,

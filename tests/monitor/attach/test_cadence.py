@@ -172,7 +172,7 @@ def test_blocks_of_many_widths_give_the_same_sums(
                 for i, p in enumerate(params):
                     p.grad = None if i == 6 and step < 2 else torch.randn_like(p)
                 optimizer.step()
-            mixed = [b.mixed for b in watch._measuring.frame.blocks]
+            mixed = [b.mixed for b in watch._measurer.frame.blocks]
             assert mixed == ([True] if most else [False] * len(mixed))
         with eq.Run.open(path) as run:
             table = run.table(None, kind="main")

@@ -107,8 +107,8 @@ def test_the_copy_of_one_is_given_back_before_the_next(monkeypatch: pytest.Monke
     with eq.watch(model, optimizers, tmp_path, every=2, strict=True) as watch:
 
         def count(*_: Any) -> None:
-            room = watch._measuring.frame._room
-            held.append(0 if room is None else sum(c._copy.numel() for c in room.all if c._copy is not None))
+            workspace = watch._measurer.frame._workspace
+            held.append(0 if workspace is None else sum(c._copy.numel() for c in workspace.all if c._copy is not None))
 
         for optimizer in optimizers:
             optimizer.register_step_pre_hook(count)
@@ -156,5 +156,5 @@ def test_what_cannot_be_watched_together_is_refused(tmp_path: Path) -> None:
         eq.watch(None, [], tmp_path)
     with pytest.raises(ValueError, match="the same one is in the list twice"):
         eq.watch(None, [one, one], tmp_path)
-    with pytest.raises(ValueError, match="is in number 0 and in number 1 of the list; must be in one"):
+    with pytest.raises(ValueError, match="is in number 0 and in number 1 of the list; must be in only one"):
         eq.watch(None, [one, two], tmp_path)

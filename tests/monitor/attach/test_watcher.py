@@ -155,9 +155,9 @@ def test_steps_between_measured_ones_are_all_counted(tmp_path: Path) -> None:
             train(model, optimizer, 1, first=step)
             assert watch.step == step
         assert watch.share > 0.0
-        assert watch._measuring._memories[1].effective_steps == pytest.approx(130.0)
+        assert watch._measurer._memories[1].effective_steps == pytest.approx(130.0)
         right = eq.theory.memory(lr=np.array(rates, np.float32).astype(float), weight_decay=0.5)
-        assert watch._measuring._memories[0].effective_steps == pytest.approx(right.effective_steps)
+        assert watch._measurer._memories[0].effective_steps == pytest.approx(right.effective_steps)
     with eq.Run.open(tmp_path) as run:
         lr = run.series("lr_knot/0")
         found = np.interp(np.arange(1, 201), lr.steps, lr.values)
@@ -472,8 +472,8 @@ def test_the_copy_of_the_weights_is_given_back(monkeypatch: pytest.MonkeyPatch, 
     held = []
 
     def copies() -> int | None:
-        room = watch._measuring.frame._room
-        return None if room is None else sum(cell.copy.numel() for cell in room.all)
+        workspace = watch._measurer.frame._workspace
+        return None if workspace is None else sum(cell.copy.numel() for cell in workspace.all)
 
     with eq.watch(model, optimizer, tmp_path, every=2, strict=True, neurons=2) as watch:
         optimizer.register_step_pre_hook(lambda *_: held.append(copies()))
@@ -481,7 +481,7 @@ def test_the_copy_of_the_weights_is_given_back(monkeypatch: pytest.MonkeyPatch, 
         assert copies() is None
     size = sum(p.numel() for p in model.parameters())
     assert held == [size, size, None], "step 3 is not measured"
-    kept = sum(row.numel() for row in watch._measuring.starts.values())
+    kept = sum(row.numel() for row in watch._measurer.starts.values())
     assert kept == 2 * 12 + 2 * 10 + sum(p.numel() for p in model.parameters() if p.ndim == 1)
 
 

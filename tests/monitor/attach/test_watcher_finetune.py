@@ -15,7 +15,7 @@ from equipoise.monitor.diagnose.diagnosis import diagnose
 from equipoise.monitor.diagnose.evidence import Evidence
 from equipoise.monitor.measure.quantities import distances
 from equipoise.monitor.runs.recorded import START, taken_as
-from equipoise.monitor.runs.snapshot import Look
+from equipoise.monitor.runs.snapshot import SnapshotReader
 
 WAYS = torch.randn(20, 10, generator=torch.Generator().manual_seed(0))
 
@@ -76,7 +76,7 @@ def test_fine_tuning_gets_no_advice_for_training_from_scratch(tmp_path: Path) ->
         with eq.Run.open(tmp_path / str(told)) as run:
             said[told] = {f.code for f in run.diagnose()}
             words = taken_as(run.meta)
-            assert Look(run).now().taken_as == words
+            assert SnapshotReader(run).now().taken_as == words
             if told is None:
                 assert words == "fine-tuning: the gains of 2 of 2 norms have moved; pass finetune=False if it is not"
             else:

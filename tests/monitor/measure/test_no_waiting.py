@@ -9,7 +9,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import equipoise as eq
-from equipoise.monitor.attach.registry import Owners
+from equipoise.monitor.attach.registry import OptimizerRegistry
 from equipoise.monitor.measure import spectra
 from equipoise.monitor.measure.frame import Frame
 from equipoise.optim.dynamics_of import group_state
@@ -60,8 +60,8 @@ def test_spectra_are_taken_without_waiting_and_solved_on_the_host() -> None:
     torch.manual_seed(0)
     model = torch.nn.Linear(12, 8)
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01, weight_decay=0.1, eps=1e-2)
-    owners = Owners(optimizer)
-    frame = Frame(owners, {id(p): name for name, p in model.named_parameters()}, 0, {})
+    registry = OptimizerRegistry(optimizer)
+    frame = Frame(registry, {id(p): name for name, p in model.named_parameters()}, 0, {})
     seen = spectra.Spectra(frame, first=True)
     model(torch.randn(16, 12)).square().mean().backward()
     before = model.weight.detach().clone()
@@ -72,7 +72,7 @@ def test_spectra_are_taken_without_waiting_and_solved_on_the_host() -> None:
         steps = [group_state(optimizer, group) for group in optimizer.param_groups]
         frame.after(0, False, np.zeros(2, dtype=bool), [0, 1])
         with Refused(optimizer):
-            taken = seen.measure(owners, [0, 1], steps, failed=False)
+            taken = seen.measure(registry, [0, 1], steps, failed=False)
     row = dict(zip([(c.quantity, c.tensor) for c in seen.layout.columns], seen.row(taken), strict=True))
     weight = model.weight.detach().double()
     update = weight - before.double() * (1 - 0.001)
@@ -92,13 +92,13 @@ def test_many_large_spectra_do_not_pile_up(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(spectra, "ROOM", 3 * 8 * 16 * 16)
     params = [torch.nn.Parameter(torch.randn(16, 20)) for _ in range(5)]
     optimizer = torch.optim.SGD(params, lr=0.1)
-    owners = Owners(optimizer)
-    frame = Frame(owners, {}, 0, {})
+    registry = OptimizerRegistry(optimizer)
+    frame = Frame(registry, {}, 0, {})
     with torch.no_grad():
         frame.begin(cautious=False)
         frame.before(0, 0, grads=False)
         frame.after(0, False, np.zeros(5, dtype=bool), range(5))
     steps = [group_state(optimizer, group) for group in optimizer.param_groups]
-    taken = spectra.Spectra(frame, first=True).measure(owners, list(range(5)), steps, failed=False)
+    taken = spectra.Spectra(frame, first=True).measure(registry, list(range(5)), steps, failed=False)
     assert sum(one.size for one in taken) <= spectra.ROOM
     assert all("weight_top" in one.solve() for one in taken)

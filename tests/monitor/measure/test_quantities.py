@@ -14,7 +14,7 @@ from equipoise import theory
 from equipoise.monitor.attach.cadence import Cadence
 from equipoise.monitor.measure.blocks import BLOCK
 from equipoise.monitor.measure.quantities import MemorySoFar, Quantiles, variation
-from equipoise.monitor.measure.singular_values import describe, gram, singular_values
+from equipoise.monitor.measure.singular_values import gram, gram_singular_values, spectrum_summary
 
 NAMES = ("0.weight", "0.bias", "2.weight", "2.bias", "3.weight", "3.bias")
 LR, WD = 0.01, 0.5
@@ -318,11 +318,11 @@ def test_singular_values_of_a_known_matrix() -> None:
     q, _ = torch.linalg.qr(torch.randn(6, 6, generator=torch.Generator().manual_seed(0)).double())
     values = torch.tensor([3.0, 1.0, 1e-3, 1e-5]).double()
     matrix = (q[:, :4] * values) @ q[:4, :4]
-    assert singular_values(gram(matrix.T))[0] <= 3.0 + 1e-9
+    assert gram_singular_values(gram(matrix.T))[0] <= 3.0 + 1e-9
     exact = torch.linalg.svdvals(matrix).numpy()
-    assert singular_values(gram(matrix)) == pytest.approx(exact, abs=1e-7)
-    assert describe(np.array([2.0, 2.0])) == pytest.approx((2.0, 2.0, 2.0, 1.0))
-    assert describe(np.array([2.0, 0.0])) == pytest.approx((2.0, 0.0, 1.0, 0.0))
+    assert gram_singular_values(gram(matrix)) == pytest.approx(exact, abs=1e-7)
+    assert spectrum_summary(np.array([2.0, 2.0])) == pytest.approx((2.0, 2.0, 2.0, 1.0))
+    assert spectrum_summary(np.array([2.0, 0.0])) == pytest.approx((2.0, 0.0, 1.0, 0.0))
 
 
 def test_memory_so_far_is_theorys() -> None:

@@ -16,8 +16,8 @@ from rich.console import Console
 from equipoise.monitor import Column, Layout, Run, RunError, RunWriter, TensorInfo
 from equipoise.monitor.runs import directory
 from equipoise.monitor.runs.directory import Directory
-from equipoise.monitor.runs.lines import Line, describe
-from equipoise.monitor.runs.select_runs import SHOWN, cell, columns_of, known_columns, select, unknown
+from equipoise.monitor.runs.lines import RunRow, row_of
+from equipoise.monitor.runs.select_runs import SHOWN, columns_of, known_columns, select, unknown, value_text
 from equipoise.monitor.runs.tags import TAGS, change_tags, tags_of
 from equipoise.monitor.runs.terminal import render_list
 
@@ -60,15 +60,15 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def lines(root: Path) -> list[Line]:
+def lines(root: Path) -> list[RunRow]:
     return Directory(root).lines()
 
 
-def names(found: list[Line]) -> list[Any]:
+def names(found: list[RunRow]) -> list[Any]:
     return [line.values["name"] for line in found]
 
 
-def test_a_line_knows_losses_settings_metrics_and_meta(root: Path, lines: list[Line]) -> None:
+def test_a_line_knows_losses_settings_metrics_and_meta(root: Path, lines: list[RunRow]) -> None:
     values = next(line.values for line in lines if line.values["name"] == "a")
     with Run.open(root / "a") as run:
         final, best = run.final, run.best
@@ -86,7 +86,7 @@ def test_a_line_knows_losses_settings_metrics_and_meta(root: Path, lines: list[L
     assert values["status"] == "finished"
 
 
-def test_a_run_without_rows_and_a_broken_one_have_lines(lines: list[Line]) -> None:
+def test_a_run_without_rows_and_a_broken_one_have_lines(lines: list[RunRow]) -> None:
     found = {line.values["name"]: line for line in lines}
     assert found["empty"].values["status"] == "empty"
     assert found["empty"].values["meta.name"] == "mine"
@@ -117,20 +117,24 @@ def test_a_run_without_rows_and_a_broken_one_have_lines(lines: list[Line]) -> No
         ("accuracy>99", ["a", "deep/b"]),
     ],
 )
-def test_filters(lines: list[Line], words: str, wanted: list[str]) -> None:
+def test_filters(lines: list[RunRow], words: str, wanted: list[str]) -> None:
     assert names(select(lines, sort="name", filter=words)) == wanted
 
 
 @pytest.mark.parametrize("words", ["lr>", "lr>fast", ">3", "="])
-def test_a_filter_that_means_nothing_is_refused(lines: list[Line], words: str) -> None:
+def test_a_filter_that_means_nothing_is_refused(lines: list[RunRow], words: str) -> None:
     with pytest.raises(ValueError, match="filter = "):
         select(lines, filter=words)
 
 
 @given(st.text(max_size=30), st.text(max_size=10))
 def test_any_text_is_a_filter_or_an_error(words: str, sort: str) -> None:
-    some = [Line({"name": "a", "lr": 1.0}), Line({"name": "b", "tags": ["x"]}), Line({"name": "c", "lr": math.nan})]
-    found: list[Line] = []
+    some = [
+        RunRow({"name": "a", "lr": 1.0}),
+        RunRow({"name": "b", "tags": ["x"]}),
+        RunRow({"name": "c", "lr": math.nan}),
+    ]
+    found: list[RunRow] = []
     with contextlib.suppress(ValueError):
         found = select(some, sort=sort, filter=words)
     assert {id(line) for line in found} <= {id(line) for line in some}
@@ -139,14 +143,14 @@ def test_any_text_is_a_filter_or_an_error(words: str, sort: str) -> None:
 
 
 def test_order() -> None:
-    some = [Line({"name": n, "lr": v} if v is not None else {"name": n}) for n, v in
+    some = [RunRow({"name": n, "lr": v} if v is not None else {"name": n}) for n, v in
             (("r10", 1.0), ("r9", 1.0), ("none", None), ("nan", math.nan), ("text", "x"), ("low", 0.5))]  # fmt: skip
     assert names(select(some, sort="lr")) == ["low", "r9", "r10", "text", "nan", "none"]
     assert names(select(some, sort="-lr")) == ["text", "r9", "r10", "low", "nan", "none"]
     assert names(select(some, sort="name")) == ["low", "nan", "none", "r9", "r10", "text"]
 
 
-def test_columns(lines: list[Line]) -> None:
+def test_columns(lines: list[RunRow]) -> None:
     groups = {k.name: k.group for k in known_columns(lines)}
     assert [groups[n] for n in ("loss", "accuracy", "val_loss", "seed", "config.depth")] == [
         "run", "logged", "logged", "meta", "meta",
@@ -158,18 +162,18 @@ def test_columns(lines: list[Line]) -> None:
     assert "'lrr': no run here has it" in unknown(lines, filter="lrr>1")
     assert "'speed': no run here has it" in unknown(lines, sort="-speed")
     a = next(line for line in lines if line.values["name"] == "a")
-    assert [cell(a, c) for c in ("steps", "lr", "tags", "seed", "nothing")] == [
+    assert [value_text(a, c) for c in ("steps", "lr", "tags", "seed", "nothing")] == [
         "400",
         "0.001",
         "good, base line",
         "3",
         "",
     ]
-    assert cell(a, "changed", now=float(a.values["changed"]) + 300) == "5 min ago"  # type: ignore[arg-type]
-    assert cell(Line({"name": "unread"}), "loss") == "…"
+    assert value_text(a, "changed", now=float(a.values["changed"]) + 300) == "5 min ago"  # type: ignore[arg-type]
+    assert value_text(RunRow({"name": "unread"}), "loss") == "…"
 
 
-def test_the_terminal_lists_what_is_asked_for(lines: list[Line]) -> None:
+def test_the_terminal_lists_what_is_asked_for(lines: list[RunRow]) -> None:
     console = Console(file=io.StringIO(), width=160)
     console.print(render_list(select(lines, sort="name"), ["name", "loss", "validation", "seed", "curve", "status"]))
     text = console.file.getvalue()  # type: ignore[attr-defined]
@@ -185,11 +189,11 @@ def test_the_terminal_lists_what_is_asked_for(lines: list[Line]) -> None:
 def test_runs_that_did_not_change_are_not_opened_again(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     opened: list[str] = []
 
-    def counted(path: Path) -> Line:
+    def counted(path: Path) -> RunRow:
         opened.append(path.name)
-        return describe(path)
+        return row_of(path)
 
-    monkeypatch.setattr(directory, "describe", counted)
+    monkeypatch.setattr(directory, "row_of", counted)
     runs = Directory(root)
     assert sum(line.read for line in runs.lines(seconds=0.0)) == 1, "one at a time where there is no time"
     runs.lines()

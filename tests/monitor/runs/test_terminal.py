@@ -18,7 +18,7 @@ from rich.console import Console
 
 from equipoise.finding import Finding
 from equipoise.monitor import Column, Layout, Run, RunWriter, TensorInfo
-from equipoise.monitor.runs.snapshot import SHOWN, Look
+from equipoise.monitor.runs.snapshot import SHOWN, SnapshotReader
 from equipoise.monitor.runs.terminal import render, runs_in, show
 from equipoise.monitor.store.schema import RunError
 
@@ -62,7 +62,7 @@ def text(what: object, width: int = 120) -> str:
 
 def test_the_newest_numbers_and_the_worst_first(tmp_path: Path) -> None:
     with Run.open(made(tmp_path / "a")) as run:
-        now = Look(run).now()
+        now = SnapshotReader(run).now()
     assert (now.status, now.step) == ("finished", 4)
     assert now.logged == {"loss": 0.25, "accuracy": 0.5}
     assert now.numbers["lr/1"] == pytest.approx(0.3)
@@ -78,23 +78,23 @@ def test_layers_sort_and_top(tmp_path: Path) -> None:
     with Run.open(made(tmp_path / "a")) as run:
 
         def names(top: int = 9, **options: Any) -> list[str]:
-            return [layer.name for layer in Look(run, **options).now(top).layers]
+            return [layer.name for layer in SnapshotReader(run, **options).now(top).layers]
 
         assert names(layers="attn") == ["b.attn.weight", "c.attn.weight"]
         assert names(layers="*", sort="rotation")[0] == "d.bias"
         assert names(layers="d*", sort="name") == ["d.bias", "d.weight"]
         assert names(sort="model") == ["a.weight", "b.attn.weight", "c.attn.weight", "d.weight"]
         assert names(2) == ["d.weight", "b.attn.weight"]
-        assert Look(run).now(1).hidden == 3
-        assert "no layer matches this name" in text(render(Look(run, layers="none").now()))
+        assert SnapshotReader(run).now(1).hidden == 3
+        assert "no layer matches this name" in text(render(SnapshotReader(run, layers="none").now()))
         with pytest.raises(ValueError, match="--sort = 'size': must be one of"):
-            Look(run, sort="size")
+            SnapshotReader(run, sort="size")
 
 
 def test_what_is_predicted_decides_who_is_worst(tmp_path: Path) -> None:
     with Run.open(made(tmp_path / "a", 1)) as run:
-        plain = Look(run).now()
-        now = Look(run, predict=lambda names: {"a.weight": 100.0, "b.attn.weight": 1.0}).now()
+        plain = SnapshotReader(run).now()
+        now = SnapshotReader(run, predict=lambda names: {"a.weight": 100.0, "b.attn.weight": 1.0}).now()
     assert [layer.name for layer in now.layers][:2] == ["a.weight", "d.weight"]
     assert now.layers[0].predicted == pytest.approx(100)
     assert now.layers[1].predicted is None
@@ -104,7 +104,7 @@ def test_what_is_predicted_decides_who_is_worst(tmp_path: Path) -> None:
 
 def test_it_is_readable_at_every_width(tmp_path: Path) -> None:
     with Run.open(made(tmp_path / "a")) as run:
-        now = Look(run).now()
+        now = SnapshotReader(run).now()
     wide = text(render(now))
     for word in ("finished", "step 4", "loss 0.25", "2 ms per step", "watching 1.0%", "layers 0.25", "lr 0.1 to 0.3"):
         assert word in wide, word
@@ -132,7 +132,7 @@ def test_following_sees_new_rows_new_layouts_and_a_run_that_goes_back(tmp_path: 
         write(writer, 1)
         assert writer.flush()
         with Run.open(tmp_path) as run:
-            look = Look(run)
+            look = SnapshotReader(run)
             assert look.now().step == 1
             assert look.now().status == "running"
             for step in (2, 3):
@@ -155,7 +155,7 @@ def test_what_is_measured_less_often_than_logged_says_so(tmp_path: Path) -> None
         for step in range(2, 20_000):  # more than a follower reads at once
             writer.append(step, [0.5, 0.5], kind="log")
     with Run.open(tmp_path) as run:
-        now = Look(run).now()
+        now = SnapshotReader(run).now()
     assert (now.step, now.coverage.measured, now.coverage.last) == (19_999, 1, 1)
     assert now.layers[0].values["rotation"] == pytest.approx(0.01)
     assert "1 of 19,999 steps measured, up to step 1" in text(render(now), 300)
@@ -163,7 +163,7 @@ def test_what_is_measured_less_often_than_logged_says_so(tmp_path: Path) -> None
 
 def test_a_run_without_rows(tmp_path: Path) -> None:
     with begin(tmp_path), Run.open(tmp_path) as run:
-        now = Look(run).now()
+        now = SnapshotReader(run).now()
         assert now.step is None
         assert "nothing has been measured yet" in text(render(now))
 
@@ -185,7 +185,7 @@ def test_live_until_the_run_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     out = io.StringIO()
     with Run.open(tmp_path) as run:
         thread.start()
-        show(Look(run), Console(file=out, force_terminal=True, width=120, height=30))
+        show(SnapshotReader(run), Console(file=out, force_terminal=True, width=120, height=30))
     thread.join()
     shown = out.getvalue()
     assert shown.count("running") >= 3

@@ -19,8 +19,8 @@ from equipoise.finding import Finding
 from equipoise.monitor import Column, TensorInfo
 from equipoise.monitor.diagnose.ranking import Followed, deviation, worst_first
 from equipoise.monitor.sinks import Sink
-from equipoise.monitor.sinks.lane import BURST, MOST, Lane
-from equipoise.monitor.sinks.summary import OVER_LAYERS, Summary
+from equipoise.monitor.sinks.sink_thread import BURST, MOST, SinkThread
+from equipoise.monitor.sinks.summary import OVER_LAYERS, StepSummary
 
 
 class Kept:
@@ -83,7 +83,7 @@ def test_a_sink_that_fails_is_one_finding_and_off(
         note(watch)
         for step in range(4):
             train(model, optimizer, 1, first=step)
-            for lane in watch._sending._lanes:
+            for lane in watch._sending._threads:
                 lane.settle()
     assert [f.code for f in watch.findings] == ["update-lost", "sink-failed"]
     assert watch.findings[1].where == "sink Kept"
@@ -120,7 +120,7 @@ def test_a_sink_that_hangs_holds_up_neither_training_nor_other_sinks(
 def test_a_slow_sink_gets_the_newest_of_each_number() -> None:
     sink = Kept()
     sink.open.clear()
-    lane = Lane("slow", sink)
+    lane = SinkThread("slow", sink)
     for step in range(1, 10 * MOST):
         lane.send(step, {"a": step, **({"b": step} if step == 7 else {})})
     sink.open.set()
@@ -133,7 +133,7 @@ def test_a_slow_sink_gets_the_newest_of_each_number() -> None:
 
 def test_after_the_first_hundred_every_seconds_counts() -> None:
     sink = Kept(every_seconds=0.4)
-    lane = Lane("seldom", sink)
+    lane = SinkThread("seldom", sink)
     for step in range(1, BURST + 1):
         lane.send(step, {"a": step})
         assert lane.settle()
@@ -163,7 +163,7 @@ def test_sending_counts_as_watching(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     with eq.watch(model, optimizer, tmp_path, every=1, sinks=[sink]) as watch:
         for step in range(3):
             train(model, optimizer, 1, first=step)
-            for lane in watch._sending._lanes:
+            for lane in watch._sending._threads:
                 lane.settle()
         train(model, optimizer, 1, first=3)
         assert watch._cadence.watched > 0.19
@@ -216,7 +216,7 @@ def summarise(
     tensors = [TensorInfo(f"w{i}", (4, 4)) for i in range(count)] + [TensorInfo("bias", (4,))]
     columns = [Column("balance_layers"), *(Column(f"lr/{i}") for i in range(groups)), Column("norm", "w0")]
     row = np.array([0.5, *(0.1 * (i + 1) for i in range(groups)), 9.0])
-    made = Summary(2)
+    made = StepSummary(2)
     return [
         made.numbers(
             tensors, {name: np.array([*rotation, 77.0]) for name in (*OVER_LAYERS, "norm")}, columns, row, expected

@@ -50,7 +50,7 @@ def test_an_active_run_keeps_its_own_steps(tmp_path: Path) -> None:
 
             def after(step: int, loss: torch.Tensor) -> None:
                 watch.log(loss=loss)
-                assert watch._sending._lanes[0].settle()
+                assert watch._sending._threads[0].settle()
                 mine.log({"mine": step}, step=10 * (step + 1))
 
             train(model, optimizer, 4, after)

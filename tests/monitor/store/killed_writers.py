@@ -16,12 +16,12 @@ from tests.monitor.store.example_runs import LAYOUT
 from equipoise.monitor import RunWriter
 
 
-def write_until_killed(path: str, life: int, begin: int, out: int) -> None:
+def write_until_killed(path: str, session: int, begin: int, out: int) -> None:
     """Rows as fast as a fast training loop, each handed over before it is told."""
     writer = RunWriter(path, layouts=[LAYOUT], resume=True)
     step = begin
     while True:
-        writer.append(step, [step, life, step * life])
+        writer.append(step, [step, session, step * session])
         os.write(out, f"{step} {time.monotonic()}\n".encode())
         step += 1
         time.sleep(0.001)
@@ -31,13 +31,13 @@ def main() -> None:
     path, kills, seed = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
     chance = random.Random(seed)
     begin = 1
-    for life in range(1, kills + 1):
+    for session in range(1, kills + 1):
         inlet, outlet = os.pipe()
         os.set_blocking(outlet, False)  # an impossible block here would only lose what we are told
         child = os.fork()
         if child == 0:
             try:
-                write_until_killed(path, life, begin, outlet)
+                write_until_killed(path, session, begin, outlet)
             finally:
                 os._exit(1)
         os.close(outlet)

@@ -32,11 +32,11 @@ def test_twenty_kills(tmp_path: Path) -> None:
     command = [sys.executable, str(HERE / "killed_writers.py"), str(path), str(KILLS), "7"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    lives = {number: json.loads(line) for number, line in enumerate(done.stdout.splitlines(), start=1)}
-    assert len(lives) == KILLS
-    assert all(life["signal"] == 9 for life in lives.values())
+    sessions = {number: json.loads(line) for number, line in enumerate(done.stdout.splitlines(), start=1)}
+    assert len(sessions) == KILLS
+    assert all(session["signal"] == 9 for session in sessions.values())
     db = sqlite3.connect(path / schema.FILE)
-    stored = {life for (life,) in db.execute("SELECT DISTINCT life FROM records WHERE kind = 'segment'")}
+    stored = {session for (session,) in db.execute("SELECT DISTINCT life FROM records WHERE kind = 'segment'")}
     db.close()
     with Run.open(path) as run:
         assert run.status == "unclosed"
@@ -48,9 +48,9 @@ def test_twenty_kills(tmp_path: Path) -> None:
         np.testing.assert_array_equal(table.values[:, 2], table.values[:, 0] * table.values[:, 1])
         shown = dict(zip(steps, by, strict=True))
         kept = 0
-        for number, life in lives.items():
-            for step, age in life["told"]:
-                later = [n for n in lives if n > number and n in stored and lives[n]["begin"] <= step]
+        for number, session in sessions.items():
+            for step, age in session["told"]:
+                later = [n for n in sessions if n > number and n in stored and sessions[n]["begin"] <= step]
                 if age > 0.5 and not later:
                     assert shown.get(step) == number
                     kept += 1

@@ -108,19 +108,21 @@ def test_ranges_of_steps(tmp_path: Path) -> None:
 
 @settings(max_examples=25)
 @given(st.lists(st.tuples(st.integers(1, 150), st.integers(0, 120)), min_size=1, max_size=5))
-def test_going_back_any_number_of_times(tmp_path_factory: pytest.TempPathFactory, lives: list[tuple[int, int]]) -> None:
+def test_going_back_any_number_of_times(
+    tmp_path_factory: pytest.TempPathFactory, sessions: list[tuple[int, int]]
+) -> None:
     """Each life appends some rows and then goes back by some steps: the newest life wins at every step."""
     path = tmp_path_factory.mktemp("lives") / "run"
     expected: dict[int, int] = {}
     at = 0
     with RunWriter(path, layouts=[LAYOUT], strict=True) as writer:
-        for life, (rows, back) in enumerate(lives):
-            if life:
+        for session, (rows, back) in enumerate(sessions):
+            if session:
                 writer.rewind(at)
             for step in range(at + 1, at + rows + 1):
-                writer.append(step, [step, life, np.nan])
+                writer.append(step, [step, session, np.nan])
             expected = {s: v for s, v in expected.items() if s <= at}
-            expected |= dict.fromkeys(range(at + 1, at + rows + 1), life)
+            expected |= dict.fromkeys(range(at + 1, at + rows + 1), session)
             at = max(0, at + rows - back)
     with Run.open(path) as run:
         series = run.series("norm", "a")

@@ -7,7 +7,19 @@ from typing import Any
 
 from equipoise import _check
 from equipoise.lab.data.augment import CropFlip
-from equipoise.lab.data.base import TASKS, VALIDATION, Batch, Batches, Data, Noise, Source, Split, images, seeded, split
+from equipoise.lab.data.base import (
+    TASKS,
+    VALIDATION,
+    Batch,
+    Batches,
+    BatchSource,
+    Data,
+    Noise,
+    Split,
+    images,
+    seeded,
+    split,
+)
 from equipoise.lab.data.bleu import Bleu, bleu
 from equipoise.lab.data.cifar import cifar
 from equipoise.lab.data.digits import digits
@@ -45,13 +57,13 @@ __all__ = [
     "TASKS",
     "VALIDATION",
     "Batch",
+    "BatchSource",
     "Batches",
     "Bleu",
     "CropFlip",
     "Data",
     "Facts",
     "Noise",
-    "Source",
     "Split",
     "bleu",
     "cifar",

@@ -43,7 +43,7 @@ def seeded(*parts: int | str) -> torch.Generator:
     return torch.Generator().manual_seed(int.from_bytes(digest[:8], "little"))
 
 
-class Source(ABC):
+class BatchSource(ABC):
     """Where batches come from."""
 
     @abstractmethod
@@ -51,7 +51,7 @@ class Source(ABC):
         """The batches of a seed, by step."""
 
     @abstractmethod
-    def to(self, device: torch.device | str) -> Source:
+    def to(self, device: torch.device | str) -> BatchSource:
         """The same on a device."""
 
     @abstractmethod
@@ -61,7 +61,7 @@ class Source(ABC):
 
 @final
 @dataclass(frozen=True, eq=False)
-class Split(Source):
+class Split(BatchSource):
     """Samples and what is to be learnt of them; whole numbers may be stored small, and come as int64.
 
     Batches are those of one permutation an epoch; the samples that fill no batch are left out of the epoch. Images may
@@ -141,7 +141,7 @@ class Split(Source):
 
 @final
 @dataclass(frozen=True)
-class Noise(Source):
+class Noise(BatchSource):
     """Standard normal inputs; output gradients of deviation scale/(outputs·batch).  [kosson2024] appendix J."""
 
     inputs: int
@@ -189,7 +189,7 @@ class Data:
 
     name: str
     task: str
-    train: Source
+    train: BatchSource
     test: Split | None
     outputs: int
     info: Mapping[str, Any] = field(default_factory=dict)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from equipoise import _check
-from equipoise.lab.data.base import Batch, Batches, Data, Source, Split, seeded
+from equipoise.lab.data.base import Batch, Batches, BatchSource, Data, Split, seeded
 
 NEVER = "never"
 """The probe of facts that are never shown."""
@@ -19,7 +19,7 @@ NEVER = "never"
 
 @final
 @dataclass(frozen=True, eq=False)
-class Facts(Source):
+class Facts(BatchSource):
     """Batches of a law's samples, of which the first ones are the facts of the step: they come at no other.
 
     Attributes:

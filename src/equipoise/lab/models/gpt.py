@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from equipoise import _check
 from equipoise.lab.data import Data
-from equipoise.lab.models.transformer import Layer, positions, start
+from equipoise.lab.models.transformer import TransformerLayer, positions, start
 from equipoise.optim import add_gains
 
 SIZES = {
@@ -40,7 +40,9 @@ class Gpt(nn.Module):
     ) -> None:  # fmt: skip
         super().__init__()
         self.tokens, self.positions = nn.Embedding(tokens, width), nn.Embedding(length, width)
-        self.layers = nn.ModuleList(Layer(width, heads, causal=True, qk_norm=qk_norm, norm=norm) for _ in range(depth))
+        self.layers = nn.ModuleList(
+            TransformerLayer(width, heads, causal=True, qk_norm=qk_norm, norm=norm) for _ in range(depth)
+        )
         self.norm = nn.LayerNorm(width, bias=False)
         self.head = nn.Linear(width, tokens, bias=False)
         start(self, depth, std)

@@ -23,7 +23,7 @@ SHAPES: dict[str, tuple[tuple[int, ...], int, bool, bool]] = {
 
 
 @final
-class Block(nn.Module):
+class ResidualBlock(nn.Module):
     """Two convolutions, or three with a bottleneck, beside a shortcut."""
 
     def __init__(self, inputs: int, width: int, stride: int, norm: str, bottleneck: bool) -> None:
@@ -61,7 +61,7 @@ class ResNet(nn.Module):
         now = width
         for stage, count in enumerate(blocks):
             for i in range(count):
-                parts.append(Block(now, width << stage, 2 if stage and not i else 1, norm, bottleneck))
+                parts.append(ResidualBlock(now, width << stage, 2 if stage and not i else 1, norm, bottleneck))
                 now = (width << stage) * (4 if bottleneck else 1)
         self.body = nn.Sequential(*parts)
         self.head = nn.Linear(now, outputs)

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from equipoise import _check
 from equipoise.lab.data import Data
 from equipoise.lab.data.phonemes import PAD
-from equipoise.lab.models.transformer import Layer, positions, start
+from equipoise.lab.models.transformer import TransformerLayer, positions, start
 from equipoise.optim import add_gains
 
 SIZES = {"tiny": (1, 32, 2), "small": (2, 64, 4), "mini": (3, 128, 4), "iwslt": (6, 512, 4)}
@@ -26,8 +26,10 @@ class Seq2Seq(nn.Module):
         super().__init__()
         self.source, self.target = nn.Embedding(inputs, width), nn.Embedding(outputs, width)
         self.places = nn.ModuleList(nn.Embedding(length, width) for _ in range(2))
-        self.encoder = nn.ModuleList(Layer(width, heads, causal=False, bias=True) for _ in range(depth))
-        self.decoder = nn.ModuleList(Layer(width, heads, causal=True, cross=True, bias=True) for _ in range(depth))
+        self.encoder = nn.ModuleList(TransformerLayer(width, heads, causal=False, bias=True) for _ in range(depth))
+        self.decoder = nn.ModuleList(
+            TransformerLayer(width, heads, causal=True, cross=True, bias=True) for _ in range(depth)
+        )
         self.norms = nn.ModuleList(nn.LayerNorm(width) for _ in range(2))
         self.head = nn.Linear(width, outputs, bias=False)
         start(self, depth, std)

@@ -45,7 +45,7 @@ class Attention(nn.Module):
 
 
 @final
-class Layer(nn.Module):
+class TransformerLayer(nn.Module):
     """Attention, attention to another sequence where `cross`, and the MLP, each after a norm and beside a shortcut."""
 
     def __init__(

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from equipoise import _check
 from equipoise.lab.data import Data, Split
-from equipoise.lab.models.transformer import Layer, positions, start
+from equipoise.lab.models.transformer import TransformerLayer, positions, start
 
 SIZES = {"tiny": (2, 32, 2, 2), "small": (6, 128, 4, 4), "deit-tiny": (12, 192, 3, 16)}
 """Depth, width, heads, pixels of a patch's side."""
@@ -27,7 +27,7 @@ class Vit(nn.Module):
             raise ValueError(f"patch = {patch}: must divide the side, {side}")
         self.patches = nn.Conv2d(channels, width, patch, patch)
         self.token, self.places = nn.Embedding(1, width), nn.Embedding((side // patch) ** 2 + 1, width)
-        self.layers = nn.ModuleList(Layer(width, heads, causal=False, bias=True) for _ in range(depth))
+        self.layers = nn.ModuleList(TransformerLayer(width, heads, causal=False, bias=True) for _ in range(depth))
         self.norm = nn.LayerNorm(width)
         self.head = nn.Linear(width, outputs)
         start(self, depth, std)

@@ -20,7 +20,7 @@ Train = Callable[[Sequence[Trial]], list[Done]]
 
 @final
 @dataclass(frozen=True)
-class Finding:
+class RoundsResult:
     """What an experiment found after its last round.
 
     Attributes:
@@ -38,7 +38,7 @@ class Finding:
 
 def run_rounds(
     experiment: Experiment, preset: str, train: Train, *, seeds: int | None = None, hours: float | None = None
-) -> Finding:
+) -> RoundsResult:
     """Train what a preset says, then more seeds of the same settings, look by look.
 
     Every setting gets every seed, so that all differences are between trials of the same seed. What is trained is a
@@ -61,13 +61,13 @@ def run_rounds(
     while True:
         outcome = experiment.analyse(done)
         if not any(claim.verdict == "undecided" for claim in outcome.claims):
-            return Finding(outcome, done, count, "decided")
+            return RoundsResult(outcome, done, count, "decided")
         look = next_look(count)
         if look is None or look > limit:
-            return Finding(outcome, done, count, "seeds spent")
+            return RoundsResult(outcome, done, count, "seeds spent")
         spent = sum(d.result.seconds for d in done) / 3600
         if hours is not None and spent * look / count > hours:
-            return Finding(outcome, done, count, "hours spent")
+            return RoundsResult(outcome, done, count, "hours spent")
         done = [*done, *train(reseeded([*first, *then], range(count, look)))]
         count = look
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from equipoise.monitor.measure.singular_values import describe
+from equipoise.monitor.measure.singular_values import spectrum_summary
 
 PARTS = 8
 """The leading ones are the smaller side over this, one at least."""
@@ -30,7 +30,7 @@ def structure(model: nn.Module) -> dict[str, float]:
             continue
         U, S, Vh = torch.linalg.svd(g, full_matrices=False)
         X, _, Yh = torch.linalg.svd(w, full_matrices=False)
-        values = zip(("top", "bottom", "stable_rank", "entropy"), describe(S.cpu().numpy()), strict=True)
+        values = zip(("top", "bottom", "stable_rank", "entropy"), spectrum_summary(S.cpu().numpy()), strict=True)
         found |= {f"grad_{key}/{name}": value for key, value in values}
         found |= {f"align_left/{name}": alignment(U, X), f"align_right/{name}": alignment(Vh.T, Yh.T)}
     return found

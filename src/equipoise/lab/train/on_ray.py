@@ -15,14 +15,14 @@ from typing import Any
 from equipoise._extras import need
 from equipoise.lab.train.processes import LIVES
 from equipoise.lab.train.result import Report, Result
-from equipoise.lab.train.run_trial import attempt, failure
+from equipoise.lab.train.run_trial import failure, run_trial
 from equipoise.lab.train.trial import Trial
 
 TOKEN = ".sweep"
 """A file by which a worker knows whether it sees the same directory as who asked."""
 
 
-def run(
+def run_trials_on_ray(
     trials: Sequence[Trial], place: Path, *, workers: int, threads: int = 1, device: str | None = None,
     report: Report | None = None,
 ) -> list[Result]:  # fmt: skip
@@ -93,9 +93,9 @@ def train_there(
     torch.set_num_threads(threads)
     config, mark = Trial.from_json(trial), Path(place) / TOKEN
     if mark.is_file() and mark.read_text() == token:
-        return attempt(config, Path(place), {}, device=device), None
+        return run_trial(config, Path(place), {}, device=device), None
     with tempfile.TemporaryDirectory() as here:
-        result = attempt(config, Path(here), {}, device=device)
+        result = run_trial(config, Path(here), {}, device=device)
         packed = io.BytesIO()
         with tarfile.open(fileobj=packed, mode="w:gz") as archive:
             archive.add(Path(here) / config.key, arcname=".")

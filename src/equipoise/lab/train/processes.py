@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, final
 
 from equipoise._extras import MissingExtraError
 from equipoise.lab.train.result import Report, Result
-from equipoise.lab.train.run_trial import attempt, failure
+from equipoise.lab.train.run_trial import failure, run_trial
 from equipoise.lab.train.trial import Trial
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ LIVES = 3
 """How often a trial is begun or gone on with whose process dies."""
 
 
-def run(
+def run_trials(
     trials: Sequence[Trial], place: Path, *, workers: int, threads: int = 1, device: str | None = None,
     report: Report | None = None, ended: Callable[[Result], None] | None = None,
 ) -> list[Result]:  # fmt: skip
@@ -125,7 +125,9 @@ def _work(pipe: Any, place: Path, threads: int, device: str | None) -> None:
         while True:
             trial = pipe.recv()
             try:
-                result = attempt(trial, place, loaded, device=device, progress=lambda step, _: pipe.send((step, None)))
+                result = run_trial(
+                    trial, place, loaded, device=device, progress=lambda step, _: pipe.send((step, None))
+                )
             except MissingExtraError as error:
                 result = str(error)
             pipe.send((trial.steps, result))

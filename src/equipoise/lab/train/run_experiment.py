@@ -14,10 +14,10 @@ from equipoise import _check
 from equipoise._extras import need
 from equipoise.lab.experiments.base import PRESETS, Done, Experiment, Outcome, catalogue
 from equipoise.lab.report.claims import cell, claim_rows, ends
-from equipoise.lab.statistics.rounds import Finding, run_rounds
+from equipoise.lab.statistics.rounds import RoundsResult, run_rounds
 from equipoise.lab.train import on_ray, processes
 from equipoise.lab.train.result import RUN, Report, Result
-from equipoise.lab.train.run_trial import attempt
+from equipoise.lab.train.run_trial import run_trial
 from equipoise.lab.train.trial import Trial
 from equipoise.lab.train.trial_store import TRIALS, TrialStore, brief, flat, stored_trials
 from equipoise.monitor import Run
@@ -29,7 +29,7 @@ OUTCOME, FIGURE = "outcome.json", "figure.svg"
 """What the board shows of an experiment."""
 
 
-def conduct(
+def run_experiment(
     experiment: Experiment, folder: str | os.PathLike[str], *, preset: str = "small", device: str | None = None,
     report: Report | None = None, workers: int | None = None, threads: int = 1, on: str = "processes",
     seeds: int | None = None, hours: float | None = None,
@@ -55,7 +55,9 @@ def conduct(
     """
     place = Path(folder)
     _check.choice("preset", preset, PRESETS)
-    elsewhere = {"processes": processes.run, "ray": on_ray.run}[_check.choice("on", on, ("processes", "ray"))]
+    elsewhere = {"processes": processes.run_trials, "ray": on_ray.run_trials_on_ray}[
+        _check.choice("on", on, ("processes", "ray"))
+    ]
     team = _check.whole("workers", os.cpu_count() or 1 if workers is None else workers, low=1)
     each = _check.whole("threads", threads, low=1)
     if hours is not None:
@@ -112,12 +114,12 @@ def _here(trials: Sequence[Trial], place: Path, device: str | None, report: Repo
                 report(number, len(trials), trial, step)
 
         progress(0, 0.0)
-        results.append(attempt(trial, place, loaded, device=device, progress=progress))
+        results.append(run_trial(trial, place, loaded, device=device, progress=progress))
         progress(trial.steps, 0.0)
     return results
 
 
-def write_outcome(experiment: Experiment, preset: str, finding: Finding, folder: Path) -> None:
+def write_outcome(experiment: Experiment, preset: str, finding: RoundsResult, folder: Path) -> None:
     """Write the outcome: table, claims, config, versions and dates of the trials, and how each ended."""
     outcome, done = finding.outcome, finding.done
     shared, own = _configs([d.trial for d in done])

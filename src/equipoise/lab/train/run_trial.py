@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from equipoise.lab.train.training import Progress
 
 
-def attempt(
+def run_trial(
     trial: Trial, place: Path, loaded: dict[str, Data], *, device: str | None = None, progress: Progress | None = None
 ) -> Result:
     """Train a trial in `place/KEY`, or record that it failed, in `failed.json` there; a missing extra is raised.
@@ -25,7 +25,7 @@ def attempt(
     Args:
         trial: what to train.
         place: where all trials are.
-        loaded: the data of the last attempt, which is used again where it is the same; changed in place.
+        loaded: the data of the last trial, which is used again where it is the same; changed in place.
         device: where to train. Default: a GPU if there is one.
         progress: is told how far it is.
     """

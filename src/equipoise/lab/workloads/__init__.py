@@ -4,7 +4,7 @@ from equipoise.lab.workloads.base import HALVES, KINDS, Workload
 from equipoise.lab.workloads.catalogue import WORKLOADS
 from equipoise.lab.workloads.policies import POLICIES, Policy
 from equipoise.lab.workloads.regret import Regret, regrets
-from equipoise.lab.workloads.store import Outcome
+from equipoise.lab.workloads.store import StoredTrial
 from equipoise.lab.workloads.sweep import STAGES, best, planned
 
 __all__ = [
@@ -13,9 +13,9 @@ __all__ = [
     "POLICIES",
     "STAGES",
     "WORKLOADS",
-    "Outcome",
     "Policy",
     "Regret",
+    "StoredTrial",
     "Workload",
     "best",
     "planned",

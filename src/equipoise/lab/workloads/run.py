@@ -12,7 +12,7 @@ from equipoise import _check
 from equipoise.lab.data import Data
 from equipoise.lab.train import processes
 from equipoise.lab.train.result import Result
-from equipoise.lab.train.run_trial import attempt
+from equipoise.lab.train.run_trial import run_trial
 from equipoise.lab.train.trial import Trial
 from equipoise.lab.workloads import store
 from equipoise.lab.workloads.base import Workload
@@ -146,7 +146,7 @@ def sweep(
             ended(_here(some[0].trial, place, loaded, progress))
         else:
             trials = [n.trial for n in some]
-            processes.run(
+            processes.run_trials(
                 trials, place, workers=jobs, ended=ended,
                 report=lambda number, _, __, step, tell=progress: tell(number - 1, step),
             )  # fmt: skip
@@ -161,6 +161,6 @@ def _here(trial: Trial, place: Path, loaded: dict[str, Data], progress: Callable
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        return attempt(trial, place, loaded, progress=lambda step, _: progress(0, step))
+        return run_trial(trial, place, loaded, progress=lambda step, _: progress(0, step))
     finally:
         torch.set_num_threads(threads)

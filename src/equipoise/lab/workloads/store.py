@@ -27,7 +27,7 @@ METRICS = ("train_loss", "validation_loss", "test_loss", "validation_accuracy", 
 
 @final
 @dataclass(frozen=True)
-class Outcome:
+class StoredTrial:
     """What came of a trial.
 
     Attributes:
@@ -59,17 +59,17 @@ class Outcome:
         return self.metrics.get("test_loss", float("inf"))
 
 
-Outcomes = dict[str, Outcome]
+Outcomes = dict[str, StoredTrial]
 """By the trial's key."""
 
 
-def outcome(result: Result) -> Outcome:
+def outcome(result: Result) -> StoredTrial:
     """What is kept of a result."""
     if result.status == "finished" and not {"validation_loss", "test_loss"} <= result.metrics.keys():
         raise ValueError(f"data = {result.trial.data!r}: must have a part for validation and one to test on")
     kept = {name: float(f"{result.metrics[name]:.6g}") for name in METRICS if name in result.metrics}
     made = " ".join(f"{name} {version}" for name, version in result.versions.items())
-    return Outcome(result.trial, result.status, kept, round(result.seconds, 1), result.date, made, result.data[:12])
+    return StoredTrial(result.trial, result.status, kept, round(result.seconds, 1), result.date, made, result.data[:12])
 
 
 def read(workload: Workload, folder: Path = STORED) -> Outcomes:
@@ -82,7 +82,7 @@ def read(workload: Workload, folder: Path = STORED) -> Outcomes:
         try:
             fields: dict[str, Any] = json.loads(line)
             key, changes = fields.pop("key"), fields.pop("changes")
-            one = Outcome(workload.trial.vary(changes), **fields)
+            one = StoredTrial(workload.trial.vary(changes), **fields)
         except (ValueError, LookupError, TypeError, AttributeError) as error:
             raise ValueError(f"{file.name}, line {number}: is no stored trial ({error})") from None
         if one.trial.key != key:
@@ -94,7 +94,7 @@ def read(workload: Workload, folder: Path = STORED) -> Outcomes:
     return found
 
 
-def add(workload: Workload, outcomes: Iterable[Outcome], folder: Path = STORED) -> Outcomes:
+def add(workload: Workload, outcomes: Iterable[StoredTrial], folder: Path = STORED) -> Outcomes:
     """Store trials besides those that there are, and give all; the file is whole at any time."""
     every = read(workload, folder) | {one.trial.key: one for one in outcomes if one.status in ENDED}
     folder.mkdir(parents=True, exist_ok=True)
@@ -105,7 +105,7 @@ def add(workload: Workload, outcomes: Iterable[Outcome], folder: Path = STORED) 
     return every
 
 
-def _line(workload: Workload, one: Outcome) -> str:
+def _line(workload: Workload, one: StoredTrial) -> str:
     fields = {f.name: getattr(one, f.name) for f in dataclasses.fields(one) if f.name != "trial"}
     base, own = dataclasses.asdict(workload.trial), dataclasses.asdict(one.trial)
     changes = {name: value for name, value in own.items() if value != base[name]}

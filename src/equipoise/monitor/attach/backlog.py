@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from equipoise.monitor.attach.registry import Owners, cheap, groups_in
+from equipoise.monitor.attach.registry import OptimizerRegistry, cheap, groups_in
 
 MOST = 64
 """Steps that are kept."""
@@ -45,11 +45,11 @@ class Backlog:
     """Keeps such steps, in their order.
 
     Args:
-        owners: the optimizers.
+        registry: the optimizers.
     """
 
-    def __init__(self, owners: Owners) -> None:
-        self._owners = owners
+    def __init__(self, registry: OptimizerRegistry) -> None:
+        self._registry = registry
         self._kept: list[Passed] = []
         self._said: dict[int, list[dict[str, Any]]] = {}
 
@@ -62,12 +62,12 @@ class Backlog:
             new: whether the step of training begins with it.
             start: when, in seconds.
         """
-        owners = self._owners
-        mine = groups_in(owners.each[owner])
-        if len(owners) == 1:
+        registry = self._registry
+        mine = groups_in(registry.each[owner])
+        if len(registry) == 1:
             first, total = 0, len(mine)
         else:
-            first, total = owners.groups_of(owner).start, len(owners.param_groups)
+            first, total = registry.groups_of(owner).start, len(registry.param_groups)
         kept = self._kept
         kept.append(Passed(step, owner, new, start, self._read(owner, mine) if cheap(mine) else None, first, total))
         return len(kept) >= MOST or start - kept[0].start > LONG

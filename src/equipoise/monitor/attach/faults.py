@@ -7,7 +7,7 @@ from typing import Any
 
 from equipoise.finding import Finding
 from equipoise.monitor.attach import own_findings
-from equipoise.monitor.attach.messages import Voice
+from equipoise.monitor.attach.messages import Messenger
 from equipoise.monitor.sinks.sending import Sending
 from equipoise.monitor.store.writer import RunWriter
 
@@ -20,11 +20,11 @@ class Faults:
 
     Args:
         strict: raise failures instead of noting them.
-        voice: says what is found.
+        messenger: says what is found.
     """
 
-    def __init__(self, strict: bool, voice: Voice) -> None:
-        self._strict, self._voice = strict, voice
+    def __init__(self, strict: bool, messenger: Messenger) -> None:
+        self._strict, self._messenger = strict, messenger
         self._writer: RunWriter | None = None
         self._sending: Sending | None = None
         self.findings: list[Finding] = []
@@ -49,7 +49,7 @@ class Faults:
     def note(self, finding: Finding, step: int, error: Exception | None = None) -> None:
         """Keep a finding, say it, and store it with its step; with the exception behind it, if there is one."""
         self.findings.append(finding)
-        self._voice.finding(finding, step, error)
+        self._messenger.finding(finding, step, error)
         if self._writer is not None:
             self._writer.finding(finding, step)
         if self._sending is not None:

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from equipoise.finding import Finding
-from equipoise.monitor.attach.registry import Owners, groups_in
+from equipoise.monitor.attach.registry import OptimizerRegistry, groups_in
 from equipoise.monitor.measure.frame import Frame
 from equipoise.monitor.measure.tensors import local
 
@@ -27,7 +27,7 @@ NOT_FINITE = "not-finite"
 
 
 @dataclass
-class Look:
+class FiniteCheck:
     """One look, whose answer may still be on its way from the device.
 
     Attributes:
@@ -55,12 +55,12 @@ class FiniteWatch:
     the last look. Gradients are looked at where there is no momentum.
 
     Args:
-        owners: the optimizers.
+        registry: the optimizers.
     """
 
-    def __init__(self, owners: Owners) -> None:
-        self._owners = owners
-        self._waiting: list[Look] = []
+    def __init__(self, registry: OptimizerRegistry) -> None:
+        self._registry = registry
+        self._waiting: list[FiniteCheck] = []
         self._next = 0
 
     def due(self, step: int) -> bool:
@@ -92,7 +92,7 @@ class FiniteWatch:
     @torch.no_grad()
     def _begin(self, step: int, frame: Frame, gradients: bool) -> None:
         """Reduce each tensor to a number that tells, and start moving it off the device."""
-        skips = [not gradients or _skips(one) for one in self._owners.each]
+        skips = [not gradients or _skips(one) for one in self._registry.each]
         held: dict[torch.device, tuple[list[tuple[str, str]], list[Tensor]]] = {}
         for tensor, w, m in zip(frame.tensors, frame.weights(), frame.momenta(), strict=True):
             other = None if m is not None or skips[tensor.owner] else tensor.p.grad
@@ -109,7 +109,7 @@ class FiniteWatch:
                 told = pinned.copy_(told, non_blocking=True)
                 event = torch.cuda.Event()
                 event.record()
-            self._waiting.append(Look(step, seen, told, event))
+            self._waiting.append(FiniteCheck(step, seen, told, event))
 
     def _answered(self, wait: bool) -> Finding | None:
         """What the looks that are answered have found, the first of it."""

@@ -25,7 +25,7 @@ LONG = 200
 """Letters of a finding's evidence that a line has room for."""
 
 
-class Voice:
+class Messenger:
     """Says lines: to Python's logging, and in a terminal where logging does not show them there.
 
     A line goes to the logger "equipoise". If standard error is a terminal and no handler of the logger writes to one,

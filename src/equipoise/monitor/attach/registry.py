@@ -13,7 +13,7 @@ from equipoise.monitor.store.layout import Quantity
 from equipoise.optim.dynamics_of import stepping
 
 
-class Owners:
+class OptimizerRegistry:
     """Optimizers whose groups are counted through, and whose steps make up one step of training.
 
     A step of training goes on until an optimizer steps for the second time: where all of them step in turn, each step
@@ -143,8 +143,8 @@ def model_of(model: Any, optimizer: Any) -> Any:
         model: the model that a framework trains.
         optimizer: its optimizers.
     """
-    owners = Owners(optimizer)
-    return None if model is None or not owners._of(model)[1] else model
+    registry = OptimizerRegistry(optimizer)
+    return None if model is None or not registry._of(model)[1] else model
 
 
 def groups_in(optimizer: Any) -> list[dict[str, Any]]:

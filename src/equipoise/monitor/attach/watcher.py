@@ -19,17 +19,17 @@ from equipoise.monitor.attach.endings import STATUSES, Ending, status_of
 from equipoise.monitor.attach.faults import Faults
 from equipoise.monitor.attach.finite import FiniteWatch
 from equipoise.monitor.attach.logged import Logged, named, whole
-from equipoise.monitor.attach.messages import Voice
+from equipoise.monitor.attach.messages import Messenger
 from equipoise.monitor.attach.ranks import rank_of, same_everywhere
-from equipoise.monitor.attach.registry import Owners, cheap, groups_in, has_closure
+from equipoise.monitor.attach.registry import OptimizerRegistry, cheap, groups_in, has_closure
 from equipoise.monitor.attach.resume import earlier
 from equipoise.monitor.attach.review import Reviewing
 from equipoise.monitor.measure import quantities, singular_values
 from equipoise.monitor.measure.frame import Frame
-from equipoise.monitor.measure.measurer import Measuring, TogetherError
+from equipoise.monitor.measure.measurer import Measurer, TogetherError
 from equipoise.monitor.runs.recorded import START
 from equipoise.monitor.sinks import Sink, sending
-from equipoise.monitor.store.schedule_changes import Knots
+from equipoise.monitor.store.schedule_changes import ChangePointWriter
 from equipoise.monitor.store.schema import checked_path
 from equipoise.monitor.store.writer import RunWriter
 from equipoise.optim.dynamics_of import GroupState, group_state
@@ -122,22 +122,22 @@ class Watch:
         if not isinstance(resume, bool):
             resume = _check.whole("resume", resume)
         told(finetune)
-        sinks = sending.checked(sinks)
-        owners = self._owners = Owners(optimizer)
-        owners.check(model)
+        sinks = sending.make_sinks(sinks)
+        registry = self._registry = OptimizerRegistry(optimizer)
+        registry.check(model)
         rank, _ = rank_of()
         last, norms = (0, {}) if resume is False else earlier(path)
         self.step = last if resume is True else int(resume)
         """Number of the last step that was taken, or is being taken."""
-        if owners.sharded:
+        if registry.sharded:
             self.step = same_everywhere(self.step)
         self._began = self.step
         self._cadence = Cadence(every, overhead, self.step, steps)
         spectra = None if spectra is None else _check.whole("spectra", spectra)
         neurons = _check.whole("neurons", neurons)
-        self._measuring = Measuring(model, owners, neurons, spectra, self._cadence, rank == 0, norms)
-        self._voice = Voice(path, rank == 0 and not quiet, sending.logger_of(sinks))
-        self._faults = Faults(strict, self._voice)
+        self._measurer = Measurer(model, registry, neurons, spectra, self._cadence, rank == 0, norms)
+        self._messenger = Messenger(path, rank == 0 and not quiet, sending.logger_of(sinks))
+        self._faults = Faults(strict, self._messenger)
         self._sending = sending.Sending(
             sinks if rank == 0 else (), path, self.step, resume is not False, self._note, strict
         )
@@ -145,25 +145,25 @@ class Watch:
         if rank == 0:
             described = [*quantities.GLOBAL, *quantities.PER_TENSOR, *singular_values.QUANTITIES]
             self._writer = RunWriter(
-                path, meta={"optimizer": owners.name, "torch": torch.__version__} | dict(meta or {}),
-                quantities=described, resume=resume, strict=strict, warn=self._voice.warn,
+                path, meta={"optimizer": registry.name, "torch": torch.__version__} | dict(meta or {}),
+                quantities=described, resume=resume, strict=strict, warn=self._messenger.warn,
             )  # fmt: skip
         self._faults.tell(self._writer, self._sending)
-        others = owners.others(model)
+        others = registry.others(model)
         if others is not None:
             self._note(others)
         if self.step == 0 or finetune is not None:  # else the run goes on as what it was taken for
             self._try(self._judge, model, finetune)
         self._sending.open(self._writer)
         self._logged = Logged(self._writer, self.step + 1 if self.step else 0)
-        self._knots = Knots(self._writer)
-        self._backlog = Backlog(owners)
-        self._finite = FiniteWatch(owners) if diagnose and self._writer is not None else None
+        self._change_points = ChangePointWriter(self._writer)
+        self._backlog = Backlog(registry)
+        self._finite = FiniteWatch(registry) if diagnose and self._writer is not None else None
         self._reviewing = Reviewing(place if diagnose and self._writer is not None else None, overhead)
         self._closed = False
         self._ending = Ending(self)
         self._handles: list[Any] = []
-        for k, one in enumerate(owners.each):
+        for k, one in enumerate(registry.each):
             before, after = partial(self._before, k), partial(self._after, k)
             self._handles.append(one.register_step_pre_hook(torch.compiler.disable(before)))
             self._handles.append(one.register_step_post_hook(torch.compiler.disable(after)))
@@ -218,14 +218,14 @@ class Watch:
         for handle in self._handles:
             handle.remove()
         if alone or status != "finished":
-            self._measuring.abandon()
+            self._measurer.abandon()
         try:
             self._catch_up()
             self._send()
             self._finish()
             self._measure_last()
             self._logged.flush()
-            self._knots.flush()
+            self._change_points.flush()
             if self._writer is not None:
                 self._writer.flush()
             self._finish()
@@ -236,13 +236,13 @@ class Watch:
             self._fail(error)
         finally:
             self._closed = True
-            self._measuring.frame.release()
+            self._measurer.frame.release()
             try:
                 self._sending.close(status, self._logged)
             finally:
                 if self._writer is not None:
                     self._writer.close(status)
-                    self._voice.end(status, self._began, self.step, self.findings, self._share)
+                    self._messenger.end(status, self._began, self.step, self.findings, self._share)
 
     def __enter__(self) -> Self:
         return self
@@ -273,7 +273,7 @@ class Watch:
         start = time.perf_counter()
         self._ending.went_on()
         try:
-            new = self._owners.begins(owner)
+            new = self._registry.begins(owner)
             if new and self._finite is not None and self._finite.due(self.step + 1):
                 self._look(self._finite.look, self.step + 1)
             if self._idle and not (new and self._due(self.step + 1)):
@@ -290,70 +290,70 @@ class Watch:
         self._count(start)
 
     def _after(self, owner: int, optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        if self._measuring.open is None:
-            self._measuring.stepped(owner)
+        if self._measurer.open is None:
+            self._measurer.stepped(owner)
             return
         start = time.perf_counter()
         with torch.no_grad():
-            self._try(self._measuring.after, owner, self._keeps)
+            self._try(self._measurer.after, owner, self._keeps)
             self._count(start)
-            if self._owners.complete:
+            if self._registry.complete:
                 self._send()
 
     def _keep(self, owner: int, new: bool, closure: bool) -> None:
         """Keep what the step needs to be measured afterwards, where that costs next to nothing."""
-        if self._cadence.keeps and self._measuring.can_keep and not self._faults.count and self._measuring.takes_part:
+        if self._cadence.keeps and self._measurer.can_keep and not self._faults.count and self._measurer.takes_part:
             start = time.perf_counter()
             with torch.no_grad():
-                self._measuring.keep(owner, new, closure)
+                self._measurer.keep(owner, new, closure)
             self._cadence.kept(time.perf_counter() - start)
         elif new:
-            self._measuring.forget()
+            self._measurer.forget()
 
     @torch.no_grad()
     def _measure_last(self) -> None:
         """Measure the last step from what was kept of it."""
-        self._measuring.last(self.step)
+        self._measurer.last(self.step)
         self._send()
         self._finish()
 
     def _judge(self, model: torch.nn.Module | None, finetune: bool | None) -> None:
         """Note whether the run is fine-tuning, before the first step."""
         if self._writer is not None:
-            verdict = judge_optimizers(model, self._owners.each, finetune)
+            verdict = judge_optimizers(model, self._registry.each, finetune)
             said = {"said": verdict.said} if verdict.finetune else {}
             self._writer.meta(START, {"finetune": verdict.finetune, "frozen": verdict.frozen} | said)
 
     @property
     def _idle(self) -> bool:
         """Whether there is nothing to do of the steps before."""
-        return not (self._measuring.busy or self._sending.busy or self._faults.late)
+        return not (self._measurer.busy or self._sending.busy or self._faults.late)
 
     def _look(self, look: Callable[[int, Frame], Finding | None], step: int) -> None:
         """Look for what is not finite, until something is found."""
-        found = look(step, self._measuring.frame)
+        found = look(step, self._measurer.frame)
         if found is not None:
             self._finite = None
             self._say([found], step)
 
     def _due(self, step: int) -> bool:
-        return self._cadence.due(step) and not self._faults.too_many and self._measuring.takes_part
+        return self._cadence.due(step) and not self._faults.too_many and self._measurer.takes_part
 
     def _begin(self, owner: int, new: bool, start: float, closure: bool) -> None:
         """An optimizer is about to step, in a step that is measured or is the first after one."""
         self._catch_up()
-        measuring, owners = self._measuring, self._owners
-        due = self._new_step(start) if new else measuring.open is not None
-        optimizer = owners.each[owner]
+        measurer, registry = self._measurer, self._registry
+        due = self._new_step(start) if new else measurer.open is not None
+        optimizer = registry.each[owner]
         mine = groups_in(optimizer)
         groups = [group_state(optimizer, g) for g in mine] if due or cheap(mine) else []
-        first, total = owners.groups_of(owner).start, len(owners.param_groups)
-        measuring.count(owner, groups, first, total)
-        self._knots.take(self.step, first, groups, total)
+        first, total = registry.groups_of(owner).start, len(registry.param_groups)
+        measurer.count(owner, groups, first, total)
+        self._change_points.take(self.step, first, groups, total)
         if due and new:
-            measuring.begin(self._cadence.measures(self.step), self._writer)
+            measurer.begin(self._cadence.measures(self.step), self._writer)
         if due:
-            measuring.before(owner, closure, groups)
+            measurer.before(owner, closure, groups)
 
     def _catch_up(self) -> None:
         """Take in the steps that were not measured."""
@@ -366,11 +366,11 @@ class Watch:
                 self._cadence.begins(passed.start)
             said, groups = before.get(passed.owner, (None, []))
             if passed.groups is not said:
-                optimizer = self._owners.each[passed.owner]
+                optimizer = self._registry.each[passed.owner]
                 groups = [group_state(optimizer, g) for g in passed.groups or ()]
                 before[passed.owner] = passed.groups, groups
-            self._measuring.count(passed.owner, groups, passed.first, passed.total)
-            self._knots.take(passed.step, passed.first, groups, passed.total)
+            self._measurer.count(passed.owner, groups, passed.first, passed.total)
+            self._change_points.take(passed.step, passed.first, groups, passed.total)
         self._sending.go(self._logged)
         self._cadence.also(self._sending.take_seconds())
 
@@ -386,25 +386,25 @@ class Watch:
 
     def _send(self) -> None:
         """Send the step that is being measured on its way."""
-        step, start = self._measuring.open, time.perf_counter()
+        step, start = self._measurer.open, time.perf_counter()
         if step is None:
             return
-        self._try(self._measuring.send, self._keeps)
+        self._try(self._measurer.send, self._keeps)
         sent = time.perf_counter()
         self._cadence.watched_for(step.seconds + self._cadence.spent(sent - start), step.spectral)
-        if self._measuring.ready:  # on a device the numbers come during the next step
+        if self._measurer.ready:  # on a device the numbers come during the next step
             self._try(self._finish)
             self._count(sent)
 
     @property
     def _keeps(self) -> bool:
         """Whether the memory of a step is kept: the next one needs it again, or it is little."""
-        return (self._cadence.every == 1 or self._measuring.frame.little) and self._faults.count == 0
+        return (self._cadence.every == 1 or self._measurer.frame.little) and self._faults.count == 0
 
     def _count(self, start: float) -> None:
         """Count the time since then as watching's own."""
         seconds = self._cadence.spent(time.perf_counter() - start)
-        step = self._measuring.open
+        step = self._measurer.open
         if step is not None:
             step.seconds += seconds
         else:
@@ -414,21 +414,21 @@ class Watch:
         """Store the step whose numbers wait."""
         for error in self._faults.came_late():
             self._fail(error)
-        arrived = self._measuring.receive(self._writer)
-        if arrived is None:
+        measured = self._measurer.receive(self._writer)
+        if measured is None:
             return
-        if arrived.failed and arrived.frame.sharded:  # counted by all processes alike, so that all give up together
-            self._faults.together(arrived.number)
-        if arrived.failed or self._writer is None:
+        if measured.failed and measured.frame.sharded:  # counted by all processes alike, so that all give up together
+            self._faults.together(measured.number)
+        if measured.failed or self._writer is None:
             return
         self._cadence.beside(self._writer.seconds)
-        self._writer.append(arrived.number, self._faults.later(lambda: arrived.row))
-        self._sending.hold(arrived)
-        self._reviewing.measured(self._cadence.trained, len(arrived.frame.tensors))
+        self._writer.append(measured.number, self._faults.later(lambda: measured.row))
+        self._sending.hold(measured)
+        self._reviewing.measured(self._cadence.trained, len(measured.frame.tensors))
         found, seconds = self._reviewing.take()
         self._say(found)
         self._cadence.also(seconds)
-        self._faults.note_once("update-lost", lambda: arrived.update_lost, self.step)
+        self._faults.note_once("update-lost", lambda: measured.update_lost, self.step)
 
     def _say(self, found: list[Finding], step: int | None = None) -> None:
         """Note findings whose code is new: a run's worst layer may change, its story does not."""
@@ -447,5 +447,5 @@ class Watch:
 
     def _fail(self, error: Exception) -> None:
         self._faults.fail(error, self.step)
-        if self._measuring.failed() or isinstance(error, TogetherError):
+        if self._measurer.failed() or isinstance(error, TogetherError):
             self._faults.count += 1

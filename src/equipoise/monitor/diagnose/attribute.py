@@ -24,7 +24,7 @@ from equipoise.monitor.runs.schedule_points import Schedules
 from equipoise.monitor.store.layout import Column, TensorInfo
 from equipoise.monitor.store.run import Run
 from equipoise.theory import Dynamics, Forecast
-from equipoise.theory._scan import run as scan
+from equipoise.theory._scan import run_recursion as scan
 from equipoise.theory.dynamics import by_level
 
 Array = NDArray[np.float64]

@@ -102,7 +102,7 @@ def check_explodes(e: Evidence) -> Iterator[Finding]:
 def check_lr_leap(e: Evidence) -> Iterator[Finding]:
     """Lr changed by a large factor from one step to the next."""
     for g in range(len(e.groups)):
-        at, lr = e.comparer.schedules.knots("lr", g)
+        at, lr = e.comparer.schedules.change_points("lr", g)
         with np.errstate(all="ignore"):
             ratio = lr[1:] / lr[:-1]
             size = np.abs(np.log(ratio))  # infinite where a schedule ends at 0, which does not count

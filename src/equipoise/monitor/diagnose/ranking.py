@@ -79,7 +79,7 @@ class Followed:
         now = {names[i]: score[i] for i in worst_first(rotation, expected)[: self._k]}
         self._streak = {name: self._streak.get(name, 0) + 1 for name in now}
         for name, far in now.items():
-            room = len(self._names) < (TIMES * self._k if far > FAR else self._k)
-            if self._streak[name] >= PATIENCE and name not in self._names and room:
+            free = len(self._names) < (TIMES * self._k if far > FAR else self._k)
+            if self._streak[name] >= PATIENCE and name not in self._names and free:
                 self._names.append(name)
         return list(self._names)

@@ -28,7 +28,7 @@ from equipoise.optim.dynamics_of import GroupState
 from equipoise.optim.model.roles import role_by_shape
 
 Array = NDArray[np.float64]
-Has = tuple[NDArray[np.bool_], NDArray[np.bool_], NDArray[np.bool_]]
+Presence = tuple[NDArray[np.bool_], NDArray[np.bool_], NDArray[np.bool_]]
 
 
 class Assembler:
@@ -139,7 +139,7 @@ class Assembler:
         sums: RowSums,
         angles: Array,
         hyper: Hyper,
-        has: Has,
+        presence: Presence,
         scale: Array,
         fixed: list[float],
     ) -> tuple[Array, dict[str, Array]]:
@@ -150,22 +150,22 @@ class Assembler:
             sums: the sums.
             angles: those of the sampled rows.
             hyper: hyperparameters of each tensor.
-            has: for each tensor whether its optimizer stepped, and whether it had a gradient, and momentum.
+            presence: for each tensor whether its optimizer stepped, and whether it had a gradient, and momentum.
             scale: for each tensor what its gradient was multiplied by.
             fixed: the global numbers after the balances and the gradient's norm, and those of the groups.
         """
         with np.errstate(all="ignore"):
-            totals = _cleaned(sums.tensors(), has, scale)
+            totals = _cleaned(sums.tensors(), presence, scale)
             per = formulas(totals, hyper)
             per["unchanged"] = np.where(self._low, totals["same"] / self._sizes, np.nan)
-            angles = np.where(has[0][self._owner], angles, np.nan)
+            angles = np.where(presence[0][self._owner], angles, np.nan)
             per["angle"] = self._angles(angles)
             per["norm_before"] = np.sqrt(totals["ww"])
             per["dead"] = np.full(len(self._counts), np.nan)
             parts: list[Array] = []
             balance = float("nan")
             if self._matrices:
-                stepped, grad, momentum = (np.repeat(x, self._counts) for x in has)
+                stepped, grad, momentum = (np.repeat(x, self._counts) for x in presence)
                 rows = _cleaned(sums.rows(), (stepped, grad, momentum), np.repeat(scale, self._counts))
                 rows = formulas(rows, hyper.spread(self._counts), only=BY_SAMPLED)
                 balance = variation(rows["rotation"][self._in_matrix])
@@ -198,12 +198,12 @@ class Assembler:
         return out
 
 
-def _cleaned(sums: dict[str, Array], has: Has, scale: Array) -> dict[str, Array]:
+def _cleaned(sums: dict[str, Array], presence: Presence, scale: Array) -> dict[str, Array]:
     """Sums with gradients unscaled, NaN where there was nothing, and infinite where gradients are not finite.
 
     NaN says "not measured", so that a gradient or momentum that is NaN itself is stored as infinite.
     """
-    stepped, grad, momentum = has
+    stepped, grad, momentum = presence
     gg = sums["gg"] / scale**2
     sums = sums | {
         "gg": np.where(grad, np.where(np.isfinite(gg), gg, np.inf), np.nan),

@@ -19,7 +19,7 @@ BLOCK = 1 << 18
 """Numbers in a block of a CPU's tensor: two of them and their product stay in the cache."""
 
 BLOCK_SMALL = 1 << 17
-"""Numbers in a block of small tensors, which are put together in a room of their own."""
+"""Numbers in a block of small tensors, which are put together in memory of their own."""
 
 BLOCK_GPU = 1 << 22
 
@@ -32,7 +32,7 @@ Range = tuple[int, int, int, int]
 
 
 @dataclass(frozen=True)
-class Piece:
+class BlockPart:
     """Numbers `start` to `stop` of a parameter's local part, laid flat, as rows `at` to `at + rows` of a block."""
 
     tensor: int
@@ -59,7 +59,7 @@ class Block:
         first: the place of the block's first row among the rows of all blocks.
     """
 
-    def __init__(self, pieces: list[Piece], all_tensors: list[Watched], first: int) -> None:
+    def __init__(self, pieces: list[BlockPart], all_tensors: list[Watched], first: int) -> None:
         self.pieces, self.first = pieces, first
         one = all_tensors[pieces[0].tensor].local
         self.owner = all_tensors[pieces[0].tensor].owner
@@ -83,7 +83,7 @@ class Block:
         self._held: dict[int, tuple[Tensor, list[Tensor]]] = {}
 
     def empty(self, dtype: torch.dtype | None = None) -> Tensor:
-        """Room for the block's rows."""
+        """Memory for the block's rows."""
         return torch.empty(self.rows, self.width, dtype=dtype or self.work, device=self.device)
 
     def width_of(self, row: int) -> int:
@@ -93,20 +93,20 @@ class Block:
     def hold(self, which: int) -> Tensor:
         """Memory of a mixed block, kept with the places of its tensors: 0 the copy, 1 to put together, 2 to work in."""
         if which not in self._held:
-            room = torch.zeros(self.rows, self.width, dtype=self.work, device=self.device)
+            memory = torch.zeros(self.rows, self.width, dtype=self.work, device=self.device)
             places = [
-                room[p.at : p.at + p.rows, : p.width].view(shape)
+                memory[p.at : p.at + p.rows, : p.width].view(shape)
                 for p, shape in zip(self.pieces, self._shapes, strict=True)
             ]
-            self._held[which] = room, places
+            self._held[which] = memory, places
         return self._held[which][0]
 
     def _gather_mixed(self, tensors: list[Tensor | None], full: bool, out: Tensor | None) -> Tensor:
-        which = next((k for k, (room, _) in self._held.items() if room is out), 1)
-        room, places = self.hold(which), self._held[which][1]
+        which = next((k for k, (memory, _) in self._held.items() if memory is out), 1)
+        memory, places = self.hold(which), self._held[which][1]
         if full:
             torch._foreach_copy_(places, [tensors[i] for i in self._indices])  # type: ignore[misc]
-            return room
+            return memory
         into, taken, absent = [], [], []
         for place, i in zip(places, self._indices, strict=True):
             x = tensors[i]
@@ -119,7 +119,7 @@ class Block:
             torch._foreach_zero_(absent)
         if taken:
             torch._foreach_copy_(into, taken)
-        return room
+        return memory
 
     def gather(self, tensors: list[Tensor | None], full: bool, out: Tensor | None = None, copy: bool = False) -> Tensor:
         """The block's rows of some tensors: a view if they are one tensor's, else a copy; None counts as zeros.
@@ -184,7 +184,7 @@ def blocks_of(tensors: list[Watched], neurons: bool) -> list[Block]:
     for tiny in _mixed(alike):
         pieces, at = [], 0
         for i, start, stop, rows in tiny:
-            pieces.append(Piece(i, start, stop, at, rows))
+            pieces.append(BlockPart(i, start, stop, at, rows))
             at += rows
         blocks.append(Block(pieces, tensors, first))
         first += at
@@ -196,7 +196,7 @@ def blocks_of(tensors: list[Watched], neurons: bool) -> list[Block]:
             if pieces and count + stop - start > most:
                 blocks.append(Block(pieces, tensors, first))
                 first, pieces, at, count = first + at, [], 0, 0
-            pieces.append(Piece(i, start, stop, at, rows))
+            pieces.append(BlockPart(i, start, stop, at, rows))
             at, count = at + rows, count + stop - start
         blocks.append(Block(pieces, tensors, first))
         first += at

@@ -17,12 +17,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from equipoise.monitor.attach.registry import Owners
+from equipoise.monitor.attach.registry import OptimizerRegistry
 from equipoise.monitor.measure.blocks import Block, blocks_of
 from equipoise.monitor.measure.optimizer_state import Sources
 from equipoise.monitor.measure.sums import SUMS, RowSums
 from equipoise.monitor.measure.tensors import Fingerprint, Watched, watched
-from equipoise.monitor.measure.workspace import Cell, Room
+from equipoise.monitor.measure.workspace import BlockBuffer, Workspace
 
 LITTLE = 4 << 20
 """Bytes of weights whose copy is kept from one measured step to the next."""
@@ -35,18 +35,18 @@ class Frame:
     """The tensors of some optimizers and how they are measured; made anew when their parameters change.
 
     Args:
-        owners: the optimizers.
+        registry: the optimizers.
         names: name of each parameter by its id.
         neurons: how many neurons of each tensor to sample; their initial weights are kept. 0: sums are of tensors.
         starts: initial weights of rows by tensor name and row, kept over frames.
     """
 
     def __init__(
-        self, owners: Owners, names: dict[int, str], neurons: int, starts: dict[tuple[str, int], Tensor]
+        self, registry: OptimizerRegistry, names: dict[int, str], neurons: int, starts: dict[tuple[str, int], Tensor]
     ) -> None:
-        self.fingerprint = Fingerprint(owners)
+        self.fingerprint = Fingerprint(registry)
         self.neurons = neurons > 0
-        self.tensors = watched(owners, names, self.neurons)
+        self.tensors = watched(registry, names, self.neurons)
         if not self.tensors:
             raise ValueError("optimizer: must have at least one trainable parameter")
         self.rows = sum(t.rows for t in self.tensors)
@@ -57,8 +57,8 @@ class Frame:
         double = mixed or any(t.p.dtype == torch.float64 for t in self.tensors)
         self._dtype = torch.float64 if double else torch.float32
         self.owner = np.array([t.owner for t in self.tensors])
-        self._span = [slice(*np.searchsorted(self.owner, (k, k + 1)).tolist()) for k in range(len(owners))]
-        self._sources = [Sources(one, self.tensors[s]) for one, s in zip(owners.each, self._span, strict=True)]
+        self._span = [slice(*np.searchsorted(self.owner, (k, k + 1)).tolist()) for k in range(len(registry))]
+        self._sources = [Sources(one, self.tensors[s]) for one, s in zip(registry.each, self._span, strict=True)]
         self.samples = [_sampled(t, neurons) for t in self.tensors]
         sampled = sorted(t.first + n for t, some in zip(self.tensors, self.samples, strict=True) for n in some)
         self._sample_at = {row: i for i, row in enumerate(sampled)}
@@ -73,7 +73,7 @@ class Frame:
         self._plain = [t.p for t in self.tensors]
         self.little = not self.sharded and sum(t.p.numel() * t.p.element_size() for t in self.tensors) <= LITTLE
         """Whether a copy of all weights is so little that it need not be given back."""
-        self._room: Room | None = None
+        self._workspace: Workspace | None = None
         self._held: dict[int, list[Tensor]] = {}
         self._clear()
 
@@ -132,13 +132,13 @@ class Frame:
         if cautious and "cw" not in self._names:
             self._names = self._needed(cautious)
             self.release()
-        if self._room is None:
-            self._room = self._new_room()
-        self._room.clear()
+        if self._workspace is None:
+            self._workspace = self._new_workspace()
+        self._workspace.clear()
         self._clear()
 
-    def _new_room(self) -> Room:
-        return Room(self.blocks, self._names, len(self.sampled), self._devices, self._dtype)
+    def _new_workspace(self) -> Workspace:
+        return Workspace(self.blocks, self._names, len(self.sampled), self._devices, self._dtype)
 
     def _clear(self) -> None:
         self.stepped, self.has_grad, self.has_momentum = np.zeros((3, len(self.tensors)), dtype=bool)
@@ -185,12 +185,12 @@ class Frame:
 
     def _copy_and_measure(self, owner: int, weights: list[Tensor | None], held: Held | None) -> None:
         """One block after the other, all that is measured of it: what is read again is still in the cache."""
-        assert self._room is not None
-        for cell in self._room.cells(owner):
-            w = cell.working(cell.block.gather(weights, True, cell.make_copy(), copy=True))
-            cell.square("ww", w)
+        assert self._workspace is not None
+        for buffer in self._workspace.buffers(owner):
+            w = buffer.working(buffer.block.gather(weights, True, buffer.make_copy(), copy=True))
+            buffer.square("ww", w)
             if held is not None:
-                self._measure_grad(cell, w, *held)
+                self._measure_grad(buffer, w, *held)
 
     def _steps(self, owner: int, taken: int) -> None:
         """Take note that an optimizer takes part in the step."""
@@ -218,19 +218,21 @@ class Frame:
         self.has_momentum &= self.has_grad
         return grads, averages
 
-    def _measure_grad(self, cell: Cell, w: Tensor, grads: list[Tensor | None], averages: list[Tensor | None]) -> None:
-        block = cell.block
+    def _measure_grad(
+        self, buffer: BlockBuffer, w: Tensor, grads: list[Tensor | None], averages: list[Tensor | None]
+    ) -> None:
+        block = buffer.block
         some, full = _any_all(self.has_grad[block.tensors])
         if not some:
             return
-        g = block.gather(grads, full, cell.gathered)
-        cell.square("gg", g)
-        cell.dot("gw", g, w)
+        g = block.gather(grads, full, buffer.gathered)
+        buffer.square("gg", g)
+        buffer.dot("gw", g, w)
         some, full = _any_all(self.has_momentum[block.tensors])
         if some:
-            m = block.gather(averages, full, cell.work)
-            cell.square("mm", m)
-            cell.dot("gm", g, m)
+            m = block.gather(averages, full, buffer.work)
+            buffer.square("mm", m)
+            buffer.dot("gm", g, m)
 
     def after(self, owner: int, grads: bool, cautious: NDArray[np.bool_], spectral: Collection[int] = ()) -> None:
         """Measure the change.
@@ -241,51 +243,51 @@ class Frame:
             cautious: for each tensor whether its decay is cautious.
             spectral: tensors whose copy becomes the change, for `change_of`.
         """
-        assert self._room is not None
+        assert self._workspace is not None
         held = self._look_up(owner, self._sources[owner].grads(), momentum=False) if grads else None
         params = self.weights()
-        for cell, start in zip(self._room.all, self._initial, strict=True):
-            block = cell.block
+        for buffer, start in zip(self._workspace.all, self._initial, strict=True):
+            block = buffer.block
             if block.owner != owner:
                 continue
             if held is not None:
-                self._measure_grad(cell, cell.working(cell.copy), *held)
-            new = block.gather(params, True, cell.gathered)
-            change = cell.change(new, keep=not block.among.isdisjoint(spectral))
-            cell.square("dd", change)
+                self._measure_grad(buffer, buffer.working(buffer.copy), *held)
+            new = block.gather(params, True, buffer.gathered)
+            change = buffer.change(new, keep=not block.among.isdisjoint(spectral))
+            buffer.square("dd", change)
             if cautious[block.tensors].any():
                 change = change.clone()  # products overwrite it
                 # Decay acted where u·w ≥ 0, and there it and the step pull the same way: Δ·w < 0.
                 w = new - change
                 w.mul_(change * w < 0)
-                cell.square("cw", w)
-                cell.dot("cd", change, w)
-            cell.dot("dw", new, change)
+                buffer.square("cw", w)
+                buffer.dot("cd", change, w)
+            buffer.dot("dw", new, change)
             if start is not None:
-                cell.angles(new, *start)
+                buffer.angles(new, *start)
 
     def change_of(self, index: int) -> Tensor:
         """The change of one tensor's local part, as rows; after `after` was told to keep it, until `release`."""
-        assert self._room is not None
+        assert self._workspace is not None
         parts = []
-        for cell in self._room.all:
-            mine = (p for p in cell.block.pieces if p.tensor == index)
-            parts += [cell.copy[p.at : p.at + p.rows, : p.width].reshape(-1) for p in mine]
+        for buffer in self._workspace.all:
+            mine = (p for p in buffer.block.pieces if p.tensor == index)
+            parts += [buffer.copy[p.at : p.at + p.rows, : p.width].reshape(-1) for p in mine]
         flat = parts[0] if len(parts) == 1 else torch.cat(parts) if parts else self.tensors[index].local.new_empty(0)
         shape = self.tensors[index].local.shape
         return flat.view(shape[0] if shape else 1, -1) if flat.numel() else flat.view(0, 1)
 
     def let_go(self, owner: int) -> None:
         """Give the copy of one optimizer's weights back."""
-        if self._room is not None:
-            for cell in self._room.cells(owner):
-                cell.drop_copy()
+        if self._workspace is not None:
+            for buffer in self._workspace.buffers(owner):
+                buffer.drop_copy()
 
     def release(self) -> None:
         """Give all memory back, but for what `hold` kept."""
-        if self._room is not None:
-            self._room.close()
-        self._room = None
+        if self._workspace is not None:
+            self._workspace.close()
+        self._workspace = None
 
     # The numbers
 
@@ -295,8 +297,8 @@ class Frame:
         Args:
             extra: numbers, or tensors of one number on any device.
         """
-        assert self._room is not None
-        return self._room.flat(extra, (self.rows, self._order) if self.sharded else None)
+        assert self._workspace is not None
+        return self._workspace.flat(extra, (self.rows, self._order) if self.sharded else None)
 
     def nothing(self, extra: list[float]) -> Tensor:
         """As `flat`, with zeros for the sums: the word of a process whose measuring failed."""

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from equipoise.monitor.attach.ranks import reduce_all
-from equipoise.monitor.measure.assemble import Assembler, Has
+from equipoise.monitor.measure.assemble import Assembler, Presence
 from equipoise.monitor.measure.frame import Frame
 from equipoise.monitor.measure.quantities import Hyper
 from equipoise.monitor.measure.spectra import Taken
@@ -20,7 +20,7 @@ from equipoise.optim.dynamics_of import GroupState
 
 
 @dataclass(frozen=True)
-class Sent:
+class ReceivedSums:
     """What has arrived of a step, the same on all processes.
 
     Attributes:
@@ -43,7 +43,7 @@ class Sent:
 
 
 @dataclass
-class Turn:
+class OptimizerStep:
     """What one optimizer does in a step.
 
     Attributes:
@@ -61,7 +61,7 @@ class Turn:
     ended: bool = False
 
     @staticmethod
-    def begin(optimizer: Any, closure: bool) -> Turn:
+    def begin(optimizer: Any, closure: bool) -> OptimizerStep:
         """What is known before.
 
         Args:
@@ -69,7 +69,7 @@ class Turn:
             closure: whether it was given a closure.
         """
         scale = None if closure else getattr(optimizer, "grad_scale", None)
-        return Turn(closure, int(getattr(optimizer, "skipped", 0)), scale)
+        return OptimizerStep(closure, int(getattr(optimizer, "skipped", 0)), scale)
 
     def end(self, optimizer: Any) -> None:
         """Take note of what is known after; GradScaler takes its word back soon."""
@@ -85,7 +85,7 @@ class Turn:
 
 
 @dataclass
-class Step:
+class StepInFlight:
     """One measured step.
 
     Attributes:
@@ -104,88 +104,88 @@ class Step:
     frame: Frame
     assembler: Assembler
     groups: list[GroupState]
-    turns: dict[int, Turn]
+    optimizer_steps: dict[int, OptimizerStep]
     failed: bool = False
     seconds: float = 0.0
     spectral: float = 0.0
     slow: list[Taken] = field(default_factory=list)
     _flat: Tensor | None = None
-    _arrived: Any = None
+    _event: Any = None
     _hyper: Hyper | None = None
     _fixed: tuple[float, ...] = ()
-    _has: Has | None = None
-    _owners: int = 1
+    _presence: Presence | None = None
+    _optimizers: int = 1
 
     def pack(
-        self, hyper: Hyper, owners: int, first: bool, words: tuple[float, ...], fixed: tuple[float, ...]
+        self, hyper: Hyper, optimizers: int, first: bool, words: tuple[float, ...], fixed: tuple[float, ...]
     ) -> Tensor:
         """All numbers of the step in one flat tensor.
 
         Args:
             hyper: hyperparameters of each tensor.
-            owners: how many optimizers there are.
+            optimizers: how many optimizers there are.
             first: whether this is the first process, whose word counts for what is not a sum.
             words: what it has to say: its `Cadence.account`, and how many spectra are measured next.
             fixed: numbers of the row that are known already.
         """
         self._hyper, self._fixed = hyper, fixed
         frame = self.frame
-        self._has = frame.stepped, frame.has_grad, frame.has_momentum
-        turns = [self.turns.get(k) for k in range(owners)]
-        skipped = [0.0 if t is None else t.skipped for t in turns]
-        scales = [1.0 if t is None or t.scale is None else t.scale for t in turns]
-        said = [*scales, *words] if first else [0.0] * (owners + len(words))
+        self._presence = frame.stepped, frame.has_grad, frame.has_momentum
+        steps = [self.optimizer_steps.get(k) for k in range(optimizers)]
+        skipped = [0.0 if t is None else t.skipped for t in steps]
+        scales = [1.0 if t is None or t.scale is None else t.scale for t in steps]
+        said = [*scales, *words] if first else [0.0] * (optimizers + len(words))
         return frame.flat([*skipped, float(self.failed), *said])
 
-    def nothing(self, owners: int, first: bool, words: tuple[float, ...]) -> Tensor:
+    def nothing(self, optimizers: int, first: bool, words: tuple[float, ...]) -> Tensor:
         """As `pack`, for a step whose measuring failed here; arguments as there."""
-        said = [1.0] * owners + list(words) if first else [0.0] * (owners + len(words))
-        return self.frame.nothing([0.0] * owners + [1.0, *said])
+        said = [1.0] * optimizers + list(words) if first else [0.0] * (optimizers + len(words))
+        return self.frame.nothing([0.0] * optimizers + [1.0, *said])
 
-    def send(self, flat: Tensor, owners: int) -> None:
+    def send(self, flat: Tensor, optimizers: int) -> None:
         """Start moving the numbers off the device, summed over all processes where parameters are sharded.
 
         Args:
             flat: the numbers.
-            owners: how many optimizers there are.
+            optimizers: how many optimizers there are.
         """
-        self._owners = owners
+        self._optimizers = optimizers
         if self.frame.sharded:
             reduce_all(flat)
         if flat.is_cuda:  # moved while training goes on, and waited for at the next step
             self._flat = torch.empty(flat.shape, dtype=flat.dtype, pin_memory=True).copy_(flat, non_blocking=True)
-            self._arrived = torch.cuda.Event()
-            self._arrived.record()
+            self._event = torch.cuda.Event()
+            self._event.record()
         else:
             self._flat = flat.cpu()
 
     @property
-    def arrived(self) -> bool:
+    def received(self) -> bool:
         """Whether the numbers are there, and nothing needs to be waited for."""
-        return self._arrived is None or self._arrived.query()
+        return self._event is None or self._event.query()
 
-    def receive(self) -> Sent:
+    def receive(self) -> ReceivedSums:
         """The numbers, waited for if they are not there yet."""
         assert self._flat is not None
-        if self._arrived is not None:
-            self._arrived.synchronize()
-        numbers, n = self._flat.numpy(), self._owners
+        if self._event is not None:
+            self._event.synchronize()
+        numbers, n = self._flat.numpy(), self._optimizers
         tail = numbers[self.frame.numbers :].astype(np.float64)
         *account, spectra = tail[2 * n + 1 :].tolist()
         scales, skipped = tail[n + 1 : 2 * n + 1], tail[:n] != 0.0
         sums = self.frame.unpack(numbers)
-        return Sent(*sums, scales, skipped, tail[n] != 0.0, tuple(account), int(spectra))
+        return ReceivedSums(*sums, scales, skipped, tail[n] != 0.0, tuple(account), int(spectra))
 
-    def row(self, sent: Sent) -> tuple[NDArray[np.float64], dict[str, NDArray[np.float64]]]:
+    def row(self, received: ReceivedSums) -> tuple[NDArray[np.float64], dict[str, NDArray[np.float64]]]:
         """The row of the step, and the quantities of each tensor.
 
         Args:
-            sent: what has arrived.
+            received: the numbers.
         """
         assert self._hyper is not None
-        assert self._has is not None
-        skipped = bool(sent.skipped.any())
-        hyper = self._hyper.still(sent.skipped[self.frame.owner]) if skipped else self._hyper
+        assert self._presence is not None
+        skipped = bool(received.skipped.any())
+        hyper = self._hyper.still(received.skipped[self.frame.owner]) if skipped else self._hyper
         fixed = [float(skipped), *self._fixed]
-        scales = sent.scales[self.frame.owner]
-        return self.assembler.row(self.number, sent.sums, sent.angles, hyper, self._has, scales, fixed)
+        scales = received.scales[self.frame.owner]
+        return self.assembler.row(self.number, received.sums, received.angles, hyper, self._presence, scales, fixed)

@@ -13,12 +13,12 @@ from torch import Tensor
 
 from equipoise.monitor.attach.cadence import Cadence
 from equipoise.monitor.attach.ranks import all_well
-from equipoise.monitor.attach.registry import Owners, groups_in
+from equipoise.monitor.attach.registry import OptimizerRegistry, groups_in
 from equipoise.monitor.measure import quantities
 from equipoise.monitor.measure.assemble import Assembler
 from equipoise.monitor.measure.frame import Frame
-from equipoise.monitor.measure.in_flight import Step, Turn
-from equipoise.monitor.measure.received import Arrived
+from equipoise.monitor.measure.in_flight import OptimizerStep, StepInFlight
+from equipoise.monitor.measure.received import MeasuredStep
 from equipoise.monitor.measure.spectra import Spectra
 from equipoise.monitor.measure.tensors import names_of, roles_of
 from equipoise.monitor.runs.recorded import META, UNTRAINED, record, untrained
@@ -30,26 +30,26 @@ class TogetherError(RuntimeError):
     """Measuring failed on one process, and all of them know."""
 
 
-class Kept(NamedTuple):
+class HeldStep(NamedTuple):
     """What is kept of an optimizer's step that is not measured, until its next one.
 
     Attributes:
-        turn: what it does.
+        optimizer_step: what it does.
         grads: the gradients that it stepped with.
         versions: how often each of them had been changed.
     """
 
-    turn: Turn
+    optimizer_step: OptimizerStep
     grads: list[Tensor | None]
     versions: list[int]
 
 
-class Measuring:
+class Measurer:
     """The step that is being measured, and the one before it whose numbers wait.
 
     Args:
         model: names the parameters.
-        owners: the optimizers.
+        registry: the optimizers.
         neurons: how many neurons of each tensor to sample.
         spectra: measure singular values at each k-th measured step; None as many as the cadence pays for.
         cadence: what the time is told to.
@@ -58,31 +58,37 @@ class Measuring:
     """
 
     def __init__(
-        self, model: torch.nn.Module | None, owners: Owners, neurons: int, spectra: int | None, cadence: Cadence,
-        first: bool, norms: dict[str, float],
-    ) -> None:  # fmt: skip
-        self._model, self._owners, self._neurons, self._spectra_every = model, owners, neurons, spectra
+        self,
+        model: torch.nn.Module | None,
+        registry: OptimizerRegistry,
+        neurons: int,
+        spectra: int | None,
+        cadence: Cadence,
+        first: bool,
+        norms: dict[str, float],
+    ) -> None:
+        self._model, self._registry, self._neurons, self._spectra_every = model, registry, neurons, spectra
         self._cadence, self._first, self._norms = cadence, first, norms
         self.starts: dict[tuple[str, int], Tensor] = {}
         """Initial weights of the sampled neurons."""
         self.frame = self._new_frame()
-        self.open: Step | None = None
+        self.open: StepInFlight | None = None
         """The step that is being taken, if it is measured."""
-        self._taken = [0] * len(owners)
+        self._taken = [0] * len(registry)
         self._memories: list[quantities.MemorySoFar] = []
         self._assembler: Assembler | None = None
         self._spectra: Spectra | None = None
         self._chosen: list[int] = []
         self._afforded = 0
-        self._waiting: Step | None = None
-        self._kept: dict[int, Kept] = {}
+        self._waiting: StepInFlight | None = None
+        self._kept: dict[int, HeldStep] = {}
         self._groups: dict[int, GroupState] = {}
         self._measured = 0
         self._told: Frame | None = None
 
     @torch.no_grad()
     def _new_frame(self) -> Frame:
-        return Frame(self._owners, names_of(self._model), self._neurons, self.starts)
+        return Frame(self._registry, names_of(self._model), self._neurons, self.starts)
 
     @property
     def takes_part(self) -> bool:
@@ -115,16 +121,16 @@ class Measuring:
         """
         self._measured += 1
         self._kept.clear()  # it was of the step before
-        owners = self._owners
-        fits = self.frame.fingerprint.fits(owners, number)
+        registry = self._registry
+        fits = self.frame.fingerprint.fits(registry, number)
         if self._assembler is None or self._spectra is None or not fits:
             assembler, spectra = self._renew(fits, writer)
         else:
             assembler, spectra = self._assembler, self._spectra
         afforded = self._afforded if self.frame.sharded else self._affords(spectra)
         self._chosen = spectra.due(self._spectra_every, self._measured, afforded)
-        groups = [group_state(one, group) for one in owners.each for group in groups_in(one)]
-        self.open = Step(number, self.frame, assembler, groups, {})
+        groups = [group_state(one, group) for one in registry.each for group in groups_in(one)]
+        self.open = StepInFlight(number, self.frame, assembler, groups, {})
         self.frame.begin(cautious=any(g.cautious for g in groups))
 
     def _affords(self, spectra: Spectra) -> int:
@@ -138,7 +144,7 @@ class Measuring:
             if not fits:
                 self._assembler = None
                 self.frame = self._new_frame()
-            assembler = Assembler(self.frame, len(self._owners.param_groups), roles_of(self._model))
+            assembler = Assembler(self.frame, len(self._registry.param_groups), roles_of(self._model))
             spectra = Spectra(self.frame, self._first)
         except Exception as caught:
             error, assembler, spectra = caught, None, None
@@ -148,11 +154,11 @@ class Measuring:
             raise error or RuntimeError("no parameters")
         self._assembler, self._spectra = assembler, spectra
         if writer is not None:
-            writer.describe(tensors=assembler.infos(self._norms), quantities=self._owners.quantities)
+            writer.describe(tensors=assembler.infos(self._norms), quantities=self._registry.quantities)
             writer.layout(assembler.layout)
             writer.layout(spectra.layout)
-            writer.meta(META, record(self._owners.each))
-            writer.meta(UNTRAINED, untrained(names_of(self._model), self._model, self._owners.param_groups))
+            writer.meta(META, record(self._registry.each))
+            writer.meta(UNTRAINED, untrained(names_of(self._model), self._model, self._registry.param_groups))
         return assembler, spectra
 
     def before(self, owner: int, closure: bool, groups: list[GroupState]) -> None:
@@ -165,8 +171,8 @@ class Measuring:
         """
         step = self.open
         assert step is not None
-        step.turns[owner] = Turn.begin(self._owners.each[owner], closure)
-        where = self._owners.groups_of(owner)
+        step.optimizer_steps[owner] = OptimizerStep.begin(self._registry.each[owner], closure)
+        where = self._registry.groups_of(owner)
         step.groups[where.start : where.stop] = groups
         if not step.failed:
             self.frame.before(owner, self._taken[owner] - 1, grads=not closure)
@@ -192,7 +198,7 @@ class Measuring:
             return
         grads = self.frame.hold(owner)
         versions = [0 if g is None else g._version for g in grads]
-        self._kept[owner] = Kept(Turn.begin(self._owners.each[owner], closure), grads, versions)
+        self._kept[owner] = HeldStep(OptimizerStep.begin(self._registry.each[owner], closure), grads, versions)
 
     def forget(self) -> None:
         """Let go of what was kept."""
@@ -202,7 +208,7 @@ class Measuring:
         """An optimizer whose step is not measured has taken it."""
         kept = self._kept.get(owner)
         if kept is not None:
-            kept.turn.end(self._owners.each[owner])
+            kept.optimizer_step.end(self._registry.each[owner])
 
     def last(self, number: int) -> None:
         """Training has ended: measure its last step from what was kept of it, if all of that is as it was.
@@ -211,16 +217,18 @@ class Measuring:
             number: of the step.
         """
         kept, self._kept = self._kept, {}
-        whole = self._owners.stepped == kept.keys() and all(k.turn.ended for k in kept.values())
+        whole = self._registry.stepped == kept.keys() and all(k.optimizer_step.ended for k in kept.values())
         same = all(g is None or g._version == v for k in kept.values() for g, v in zip(*k[1:], strict=True))
         self.frame.fingerprint.forget()
-        if not (kept and whole and same and self.frame.fingerprint.fits(self._owners, number)) or self.busy:
+        if not (kept and whole and same and self.frame.fingerprint.fits(self._registry, number)) or self.busy:
             return
-        groups = [self._groups[i] for i in range(len(self._owners.param_groups))]
+        groups = [self._groups[i] for i in range(len(self._registry.param_groups))]
         assert self._assembler is not None
         self._chosen = []
         self._cadence.measures(number)
-        self.open = step = Step(number, self.frame, self._assembler, groups, {k: v.turn for k, v in kept.items()})
+        self.open = step = StepInFlight(
+            number, self.frame, self._assembler, groups, {k: v.optimizer_step for k, v in kept.items()}
+        )
         self.frame.begin(cautious=any(g.cautious for g in groups))
         for owner, one in kept.items():
             self.frame.held(owner, self._taken[owner] - 1, one.grads)
@@ -235,11 +243,11 @@ class Measuring:
         """
         step = self.open
         assert step is not None
-        turn = step.turns[owner]
-        turn.end(self._owners.each[owner])
+        optimizer_step = step.optimizer_steps[owner]
+        optimizer_step.end(self._registry.each[owner])
         try:
             if not step.failed:
-                step.frame.after(owner, turn.closure, step.assembler.cautious(step.groups), self._chosen)
+                step.frame.after(owner, optimizer_step.closure, step.assembler.cautious(step.groups), self._chosen)
         except Exception:
             step.failed = True
             raise
@@ -251,17 +259,21 @@ class Measuring:
                 if not keep:
                     step.frame.let_go(owner)
 
-    def _measure_spectra(self, owner: int, step: Step) -> None:
+    def _measure_spectra(self, owner: int, step: StepInFlight) -> None:
         """Measure singular values where it is their turn; all processes do their part where tensors are sharded."""
         chosen = [i for i in self._chosen if step.frame.tensors[i].owner == owner]
-        if not chosen or self._spectra is None or (not step.frame.sharded and step.turns[owner].skipped_for_sure):
+        if (
+            not chosen
+            or self._spectra is None
+            or (not step.frame.sharded and step.optimizer_steps[owner].skipped_for_sure)
+        ):
             return
         start = time.perf_counter()
         held = sum(taken.size for taken in step.slow)
-        step.slow += self._spectra.measure(self._owners, chosen, step.groups, step.failed, held)
+        step.slow += self._spectra.measure(self._registry, chosen, step.groups, step.failed, held)
         step.spectral += time.perf_counter() - start
 
-    def _solve_spectra(self, step: Step, writer: RunWriter | None) -> None:
+    def _solve_spectra(self, step: StepInFlight, writer: RunWriter | None) -> None:
         """Make a row of what was taken for spectra, now that it has arrived."""
         if self._spectra is None or not step.slow:
             return
@@ -281,8 +293,10 @@ class Measuring:
         """
         step, self.open = self.open, None
         assert step is not None
-        step.failed |= not all(turn.ended for turn in step.turns.values())  # something raised inside a step
-        owners, cadence = len(self._owners), self._cadence
+        step.failed |= not all(
+            optimizer_step.ended for optimizer_step in step.optimizer_steps.values()
+        )  # something raised inside a step
+        optimizers, cadence = len(self._registry), self._cadence
         afforded = self._affords(self._spectra) if self._spectra and step.frame.sharded else 0
         words = (*cadence.account, float(afforded))
         error: Exception | None = None
@@ -293,10 +307,10 @@ class Measuring:
                 groups += [[m.effective_steps for m in self._memories], [m.init_share for m in self._memories]]
                 fixed = (cadence.step_time, cadence.share, *(x for part in groups for x in part))
                 hyper = step.assembler.hyper(step.groups)
-                flat = step.pack(hyper, owners, self._first, words, fixed)
+                flat = step.pack(hyper, optimizers, self._first, words, fixed)
         except Exception as caught:
             error, step.failed = caught, True
-        step.send(step.nothing(owners, self._first, words) if flat is None or step.failed else flat, owners)
+        step.send(step.nothing(optimizers, self._first, words) if flat is None or step.failed else flat, optimizers)
         self._waiting = step
         if not keep:
             step.frame.release()
@@ -311,9 +325,9 @@ class Measuring:
     @property
     def ready(self) -> bool:
         """Whether numbers have arrived that nobody has received."""
-        return self._waiting is not None and self._waiting.arrived
+        return self._waiting is not None and self._waiting.received
 
-    def receive(self, writer: RunWriter | None) -> Arrived | None:
+    def receive(self, writer: RunWriter | None) -> MeasuredStep | None:
         """The step whose numbers waited; the next step to measure is chosen by it.
 
         Args:
@@ -326,14 +340,14 @@ class Measuring:
         self._cadence.plan(step.number, sent.account if step.frame.sharded else None)
         self._afforded = sent.spectra
         skipped, row = bool(sent.skipped.any()), partial(step.row, sent)
-        arrived = Arrived(step.number, step.frame, step.assembler, skipped, sent.failed, row)
+        received = MeasuredStep(step.number, step.frame, step.assembler, skipped, sent.failed, row)
         if not sent.failed:
             self._solve_spectra(step, writer)
         if self._first and not sent.failed and self._told is not step.frame:
-            self._tell_norms(step, arrived.per["norm_before"], writer)
-        return arrived
+            self._tell_norms(step, received.per["norm_before"], writer)
+        return received
 
-    def _tell_norms(self, step: Step, norms: NDArray[np.float64], writer: RunWriter | None) -> None:
+    def _tell_norms(self, step: StepInFlight, norms: NDArray[np.float64], writer: RunWriter | None) -> None:
         new = {t.name: float(n) for t, n in zip(step.frame.tensors, norms, strict=True) if np.isfinite(n)}
         new = {name: n for name, n in new.items() if name not in self._norms}
         self._norms |= new

@@ -19,7 +19,7 @@ LOST = 0.5
 
 
 @dataclass(frozen=True)
-class Arrived:
+class MeasuredStep:
     """A measured step whose numbers are there.
 
     Attributes:

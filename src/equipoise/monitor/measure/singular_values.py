@@ -52,7 +52,7 @@ def gram(x: Tensor, *more: tuple[float, Tensor]) -> Tensor:
     return made
 
 
-def singular_values(squared: Tensor) -> NDArray[np.float64]:
+def gram_singular_values(squared: Tensor) -> NDArray[np.float64]:
     """Singular values of a matrix, largest first, from its Gram matrix on the CPU: right to 1e-8 of the largest.
 
     Args:
@@ -63,7 +63,7 @@ def singular_values(squared: Tensor) -> NDArray[np.float64]:
     return torch.linalg.eigvalsh(squared).clamp_min_(0.0).sqrt_().flip(0).numpy()
 
 
-def describe(values: NDArray[np.float64]) -> tuple[float, float, float, float]:
+def spectrum_summary(values: NDArray[np.float64]) -> tuple[float, float, float, float]:
     """Largest and smallest value, stable rank, and entropy between 0 (rank one) and 1 (all alike)."""
     square = values**2
     total = square.sum()
@@ -74,14 +74,14 @@ def describe(values: NDArray[np.float64]) -> tuple[float, float, float, float]:
     return float(values[0]), float(values[-1]), float(total / square[0]), entropy
 
 
-def facts(key: str, values: NDArray[np.float64]) -> dict[str, float]:
+def spectrum_facts(key: str, values: NDArray[np.float64]) -> dict[str, float]:
     """What there is to say about the spectrum of a matrix.
 
     Args:
         key: "weight", "update" or "momentum".
         values: its singular values.
     """
-    parts = zip(("top", "bottom", "stable_rank", "entropy"), describe(values), strict=True)
+    parts = zip(("top", "bottom", "stable_rank", "entropy"), spectrum_summary(values), strict=True)
     found = {f"{key}_{name}": value for name, value in parts}
     if key == "update" and values.any():
         square = values**2 / np.mean(values**2)

@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from equipoise.monitor.attach.ranks import gathered, reduce_all
-from equipoise.monitor.attach.registry import Owners
+from equipoise.monitor.attach.registry import OptimizerRegistry
 from equipoise.monitor.measure.frame import Frame
 from equipoise.monitor.measure.optimizer_state import momentum_of, state_of
-from equipoise.monitor.measure.singular_values import NAMES, facts, gram, singular_values
+from equipoise.monitor.measure.singular_values import NAMES, gram, gram_singular_values, spectrum_facts
 from equipoise.monitor.measure.tensors import Watched, like, local
 from equipoise.monitor.store.layout import Column, Layout
 from equipoise.optim.dynamics_of import GroupState
@@ -87,12 +87,12 @@ class Spectra:
         return p.ndim > 1 and min(p.shape[0], p.numel() // p.shape[0]) <= LARGEST
 
     def measure(
-        self, owners: Owners, indices: list[int], steps: list[GroupState], failed: bool, held: int = 0
+        self, registry: OptimizerRegistry, indices: list[int], steps: list[GroupState], failed: bool, held: int = 0
     ) -> list[Taken]:
         """Take what the spectra of some tensors need, now that it is there; nobody waits for a device.
 
         Args:
-            owners: the optimizers; those of the tensors have just stepped.
+            registry: the optimizers; those of the tensors have just stepped.
             indices: the tensors.
             steps: the numbers of each group in this step.
             failed: whether measuring failed on this process: it only does its part for the others then.
@@ -109,7 +109,7 @@ class Spectra:
             # What fails here must not keep the others waiting: they get zeros, and the error is raised at the end.
             try:
                 if not failed:
-                    eps, here = self._eps(tensor, owners, steps[tensor.group].dynamics.eps), self._here(i, owners)
+                    eps, here = self._eps(tensor, registry, steps[tensor.group].dynamics.eps), self._here(i, registry)
             except Exception as caught:
                 error, failed = caught, True
             eps = _shared_eps(eps, tensor)
@@ -143,7 +143,7 @@ class Spectra:
                 row[one.index * len(NAMES) + NAMES.index(name)] = value
         return row
 
-    def _here(self, index: int, owners: Owners) -> tuple[Tensor, ...]:
+    def _here(self, index: int, registry: OptimizerRegistry) -> tuple[Tensor, ...]:
         """Weight, change and momentum of a tensor on this process; nothing where its spectrum is not measured."""
         tensor = self._frame.tensors[index]
         if not self._fits(tensor.p):
@@ -152,7 +152,7 @@ class Spectra:
         change = torch.zeros_like(weight)
         if tensor.counts and weight.numel():
             change = self._frame.change_of(index).reshape(weight.shape).to(weight.dtype)
-        momentum = momentum_of(state_of(owners.each[tensor.owner], tensor.p), tensor.p)
+        momentum = momentum_of(state_of(registry.each[tensor.owner], tensor.p), tensor.p)
         more = () if momentum is None else (local(like(momentum, tensor.p)).to(weight.dtype),)
         return weight, change, *more
 
@@ -164,11 +164,11 @@ class Spectra:
         padded = (*here, *[nothing] * (3 - len(here)))
         return tuple(gathered(x, tensor.p) for x in padded)[: len(here)]
 
-    def _eps(self, tensor: Watched, owners: Owners, eps: float) -> Tensor | None:
+    def _eps(self, tensor: Watched, registry: OptimizerRegistry, eps: float) -> Tensor | None:
         """How many weights have √v̂ < ε on this process, and of how many; nothing without second moments."""
-        state = state_of(owners.each[tensor.owner], tensor.p)
+        state = state_of(registry.each[tensor.owner], tensor.p)
         v, t = state.get("exp_avg_sq"), state.get("step")
-        betas = owners.param_groups[tensor.group].get("betas")
+        betas = registry.param_groups[tensor.group].get("betas")
         if not isinstance(v, Tensor) or t is None or betas is None or v.shape != tensor.p.shape:
             return None
         v = local(v)
@@ -199,7 +199,7 @@ class Taken:
             below, of = self.eps.tolist()
             found = {"eps_share": below / of if of else math.nan}
             for key, squared in self.grams.items():
-                found |= facts(key, singular_values(squared))
+                found |= spectrum_facts(key, gram_singular_values(squared))
             self._found, self.grams = found, {}
         return self._found
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from equipoise.monitor.attach.ranks import rank_of
-from equipoise.monitor.attach.registry import Owners
+from equipoise.monitor.attach.registry import OptimizerRegistry
 from equipoise.optim.dynamics_of import dynamics_of, stepping
 from equipoise.optim.model.roles import known_parameters
 
@@ -105,28 +105,28 @@ class Fingerprint:
     """What must be the same for a frame still to fit: the parameters, and what they are like.
 
     Args:
-        owners: the optimizers.
+        registry: the optimizers.
     """
 
-    def __init__(self, owners: Owners) -> None:
-        self._params = _params(owners)
-        self._counts = _counts(owners)
+    def __init__(self, registry: OptimizerRegistry) -> None:
+        self._params = _params(registry)
+        self._counts = _counts(registry)
         self._kinds = list(map(_KIND, self._params))
         self._looked = -LOOK
 
-    def fits(self, owners: Owners, step: int) -> bool:
+    def fits(self, registry: OptimizerRegistry, step: int) -> bool:
         """Whether all is as it was; what a glance does not show is seen a few steps later.
 
         Args:
-            owners: the optimizers.
+            registry: the optimizers.
             step: number of the step.
         """
-        if _counts(owners) != self._counts:
+        if _counts(registry) != self._counts:
             return False
         if 0 <= step - self._looked < LOOK:
             return True
         self._looked = step
-        now = _params(owners)
+        now = _params(registry)
         return all(map(is_, now, self._params)) and list(map(_KIND, now)) == self._kinds
 
     def forget(self) -> None:
@@ -140,27 +140,27 @@ LOOK = 8
 _KIND = attrgetter("requires_grad", "dtype", "shape")
 
 
-def _counts(owners: Owners) -> list[int]:
-    return [len(group["params"]) for group in owners.param_groups]
+def _counts(registry: OptimizerRegistry) -> list[int]:
+    return [len(group["params"]) for group in registry.param_groups]
 
 
-def _params(owners: Owners) -> list[Tensor]:
-    return [p for group in owners.param_groups for p in group["params"]]
+def _params(registry: OptimizerRegistry) -> list[Tensor]:
+    return [p for group in registry.param_groups for p in group["params"]]
 
 
-def watched(owners: Owners, names: dict[int, str], neurons: bool) -> list[Watched]:
+def watched(registry: OptimizerRegistry, names: dict[int, str], neurons: bool) -> list[Watched]:
     """The parameters of some optimizers that are trained, with their places.
 
     Args:
-        owners: the optimizers.
+        registry: the optimizers.
         names: name of each parameter by its id; others are called by group and number.
         neurons: whether neurons are told apart.
     """
     found: list[Watched] = []
-    sharded = owners.sharded
+    sharded = registry.sharded
     first, taken = 0, set()
-    for k, optimizer in enumerate(owners.each):
-        for i, group in zip(owners.groups_of(k), stepping(optimizer).param_groups, strict=True):
+    for k, optimizer in enumerate(registry.each):
+        for i, group in zip(registry.groups_of(k), stepping(optimizer).param_groups, strict=True):
             known = dynamics_of(optimizer, group)
             for j, p in enumerate(group["params"]):
                 trained = p.requires_grad and p.numel() and p.is_floating_point() and p.layout == torch.strided

@@ -13,21 +13,21 @@ from equipoise.monitor.measure.blocks import Block
 from equipoise.monitor.measure.sums import SQUARES
 
 
-class Cell:
-    """One block at work.
+class BlockBuffer:
+    """The memory that one block is measured in.
 
     Args:
         block: the block.
-        room: what it shares with the others.
+        workspace: what it shares with the others.
     """
 
-    def __init__(self, block: Block, room: Room) -> None:
-        self.block, self._room = block, room
+    def __init__(self, block: Block, workspace: Workspace) -> None:
+        self.block, self._workspace = block, workspace
         self._copy: Tensor | None = None
         self._one = block.rows == 1
-        lines = room.sums[block.device]
+        lines = workspace.sums[block.device]
         # Where sums are of the precision that is worked in, they are written in place.
-        self._slots = {n: lines[i, block.where] for i, n in enumerate(room.names)}
+        self._slots = {n: lines[i, block.where] for i, n in enumerate(workspace.names)}
         self._exact = lines.dtype == block.work
         self._points = {n: s.view(()) for n, s in self._slots.items()} if self._one else {}
 
@@ -38,7 +38,7 @@ class Cell:
         return self._copy
 
     def make_copy(self) -> Tensor:
-        """Room for the copy."""
+        """Memory for the copy."""
         if self._copy is None:
             self._copy = self.block.hold(0) if self.block.mixed else self.block.empty(self.block.dtype)
         return self._copy
@@ -49,13 +49,13 @@ class Cell:
 
     @property
     def gathered(self) -> Tensor | None:
-        """Room to put small tensors together in; None for a block that is measured where it lies."""
-        return None if self.block.direct else self._room.scratch(self.block, 0)
+        """Memory to gather small tensors in; None for a block that is measured where it lies."""
+        return None if self.block.direct else self._workspace.scratch(self.block, 0)
 
     @property
     def work(self) -> Tensor:
-        """Room to calculate in: whoever fills it has read what was there."""
-        return self._room.scratch(self.block, 1)
+        """Memory to calculate in: whoever fills it has read what was there."""
+        return self._workspace.scratch(self.block, 1)
 
     def working(self, x: Tensor) -> Tensor:
         """The numbers in the precision that is worked in."""
@@ -69,7 +69,7 @@ class Cell:
             keep: put it in place of the copy, where spectra read it; of low precision it is rounded there.
         """
         if self.copy.dtype == self.block.work:
-            # Work's room stays in the cache, the copy would have to be written back to memory.
+            # `work` stays in the cache, the copy would have to be written back to memory.
             return torch.sub(new, self.copy, out=self.copy if keep else self.work)
         change = torch.sub(new, self.copy, out=self.work)
         if keep:
@@ -78,7 +78,7 @@ class Cell:
         return change
 
     def square(self, name: str, x: Tensor) -> None:
-        """Store ‖x‖ of each row, which `Room.flat` squares."""
+        """Store ‖x‖ of each row, which `Workspace.flat` squares."""
         if self._one and self._exact:  # vector_norm takes one row with one thread
             flat = x.view(-1)
             torch.dot(flat, flat, out=self._points[name]).sqrt_()
@@ -88,7 +88,7 @@ class Cell:
             self._slots[name].copy_(torch.linalg.vector_norm(x, dim=1))
 
     def dot(self, name: str, a: Tensor, b: Tensor) -> None:
-        """Store a·b of each row; b is overwritten if it is in the room to calculate in."""
+        """Store a·b of each row; b is overwritten if it is in `work`."""
         if self._one and self._exact:
             torch.dot(a.view(-1), b.view(-1), out=self._points[name])
         elif self._exact:
@@ -108,12 +108,12 @@ class Cell:
         far = new.index_select(0, rows) - initial
         dot = torch.linalg.vecdot
         found = torch.stack([dot(initial, initial), dot(far, far), dot(far, initial)])
-        line = self._room.samples[self.block.device]
+        line = self._workspace.samples[self.block.device]
         line[:, places] = found.to(line.dtype)
 
 
-class Room:
-    """The cells of all blocks, and the sums.
+class Workspace:
+    """The buffers of all blocks, and the sums.
 
     Args:
         blocks: the blocks.
@@ -138,17 +138,17 @@ class Room:
             for which in () if block.mixed else (0, 1)[block.direct :]:
                 key = (block.device, block.work, which)
                 self._largest[key] = max(self._largest.get(key, 0), block.rows * block.width)
-        self.all = [Cell(block, self) for block in blocks]
-        self._by_owner: dict[int, list[Cell]] = {}
-        for cell in self.all:
-            self._by_owner.setdefault(cell.block.owner, []).append(cell)
+        self.all = [BlockBuffer(block, self) for block in blocks]
+        self._by_owner: dict[int, list[BlockBuffer]] = {}
+        for buffer in self.all:
+            self._by_owner.setdefault(buffer.block.owner, []).append(buffer)
 
-    def cells(self, owner: int) -> list[Cell]:
-        """The cells of one optimizer's tensors."""
+    def buffers(self, owner: int) -> list[BlockBuffer]:
+        """The buffers of one optimizer's tensors."""
         return self._by_owner.get(owner, [])
 
     def close(self) -> None:
-        """Let go of all memory at once: cells and room know each other, and would wait for the garbage collector."""
+        """Let go of all memory at once, without the garbage collector: buffers and workspace refer to each other."""
         self.all, self._by_owner = [], {}
 
     def clear(self) -> None:
@@ -157,7 +157,7 @@ class Room:
             x.zero_()
 
     def scratch(self, block: Block, which: int) -> Tensor:
-        """Room for one block, the same for all but mixed ones: 0 to put small tensors together, 1 to calculate in."""
+        """Scratch memory, the same for all blocks but mixed ones: 0 to gather small tensors in, 1 to calculate in."""
         if block.mixed:
             return block.hold(which + 1)
         view = self._views.get((block.first, which))

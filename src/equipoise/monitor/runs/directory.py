@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from equipoise.monitor.runs.lines import Line, describe
+from equipoise.monitor.runs.lines import RunRow, row_of
 from equipoise.monitor.runs.tags import TAGS
 from equipoise.monitor.store.schema import FILE, RunError
 
@@ -37,7 +37,7 @@ class Directory:
         self.root = Path(root).resolve()
         if not self.root.is_dir():
             raise ValueError(f"directory = {str(root)!r}: must be a directory; give the one that holds runs")
-        self._known: dict[str, tuple[Any, Line]] = {}
+        self._known: dict[str, tuple[Any, RunRow]] = {}
 
     def path(self, name: str) -> Path:
         """The directory of a run.
@@ -94,7 +94,7 @@ class Directory:
             return False
         return True
 
-    def lines(self, seconds: float = float("inf"), names: Sequence[str] | None = None) -> list[Line]:
+    def lines(self, seconds: float = float("inf"), names: Sequence[str] | None = None) -> list[RunRow]:
         """A line for each run; those that there was no time for have a name alone, and come with later calls.
 
         Args:
@@ -102,16 +102,16 @@ class Directory:
             names: of the runs. Default: all.
         """
         end = time.monotonic() + seconds
-        found: list[Line] = []
+        found: list[RunRow] = []
         for name in self.names() if names is None else names:
             path = self.root / name
             mark = signature(path)
             old = self._known.get(name)
             fresh = old is not None and old[0] == mark and old[1].values.get("status") != "running"
             if not fresh and (time.monotonic() < end or not found):
-                old = (mark, describe(path))
+                old = (mark, row_of(path))
                 self._known[name] = old
-            line = old[1] if old is not None else Line()
+            line = old[1] if old is not None else RunRow()
             found.append(replace(line, values={"name": name, "changed": mark[0]} | line.values))
         return found
 

@@ -53,7 +53,7 @@ def _chunks(
     archive.read(lambda db: None)
     for segment in list(archive.segments.values()):
         take = [i for i, c in enumerate(segment.layout.columns) if keep(c)]
-        end = min(FOREVER if stop is None else stop - 1, archive.cutoff(segment.life))
+        end = min(FOREVER if stop is None else stop - 1, archive.cutoff(segment.session))
         at, most = start, max(1, size // max(1, len(take)))
         while take and at is not None and at <= end:
             steps, times, rows, at = archive.read(partial(_some, run, segment, at, end, most))

@@ -30,7 +30,7 @@ LONGEST = 200
 
 
 @dataclass(frozen=True)
-class Line:
+class RunRow:
     """A run in a table.
 
     Attributes:
@@ -56,16 +56,16 @@ class Line:
         return "status" in self.values
 
 
-def describe(path: Path) -> Line:
+def row_of(path: Path) -> RunRow:
     """The line of a run; of one that cannot be read, why."""
     try:
         with Run.open(path) as run:
             return _line(run)
     except Exception as error:  # whatever is wrong with one run, the others must be listed
-        return Line({"status": "broken"}, error=str(error).replace(f"{path}{os.sep}", ""))
+        return RunRow({"status": "broken"}, error=str(error).replace(f"{path}{os.sep}", ""))
 
 
-def _line(run: Run) -> Line:
+def _line(run: Run) -> RunRow:
     meta = run.meta
     values: dict[str, Value] = {"status": run.status, "started": run.started}
     if "optimizer" in meta:
@@ -89,7 +89,7 @@ def _line(run: Run) -> Line:
     values |= named
     said = {k: v for k, v in _flat(meta) if k not in ("optimizer", "tags")}
     said = {_free(name, "meta", values): value for name, value in list(said.items())[:MOST]}
-    return Line(values | said, frozenset(named), frozenset(said), Counter(f.severity for f in findings), curve)
+    return RunRow(values | said, frozenset(named), frozenset(said), Counter(f.severity for f in findings), curve)
 
 
 def _free(name: str, prefix: str, taken: Mapping[str, Any]) -> str:
@@ -103,7 +103,7 @@ def _settings(run: Run) -> dict[str, Value]:
         weights[t.group] = weights.get(t.group, 0) + (math.prod(t.shape) if len(t.shape) > 1 else 0)
     group = max(weights, key=lambda g: weights[g], default=0)
     schedules = Schedules(run)
-    points = {name: schedules.knots(q, group)[1] for name, q in (("lr", "lr"), ("wd", "weight_decay"))}
+    points = {name: schedules.change_points(q, group)[1] for name, q in (("lr", "lr"), ("wd", "weight_decay"))}
     return {name: float(f"{values.max():.6g}") for name, values in points.items() if len(values)}
 
 

@@ -14,7 +14,7 @@ from equipoise.monitor.store.layout import SCHEDULE, Column
 from equipoise.monitor.store.run import Run
 from equipoise.monitor.store.schema import FOREVER
 from equipoise.theory import Dynamics, Memory, memory
-from equipoise.theory._scan import run as scan
+from equipoise.theory._scan import run_recursion as scan
 
 Array = NDArray[np.float64]
 Points = tuple[NDArray[np.int64], Array]
@@ -75,7 +75,7 @@ class Schedules:
         """The weight decay of a group."""
         return self._values("weight_decay", group)
 
-    def knots(self, name: str, group: int) -> Points:
+    def change_points(self, name: str, group: int) -> Points:
         """The steps at which "lr" or "weight_decay" is known, and its values there.
 
         Measured values are taken where the ends of lines do not reach: of the last steps of a run on its way.
@@ -105,7 +105,7 @@ class Schedules:
             if segment.layout.kind != SCHEDULE:
                 continue
             rows = [(s, row) for s, _, row in reading.raw_rows(archive, db, segment, 0, FOREVER)]
-            end = archive.cutoff(segment.life)
+            end = archive.cutoff(segment.session)
             for i, column in enumerate(segment.layout.columns):
                 steps = np.array([s for s, row in rows if not np.isnan(row[i])], np.int64)
                 values = np.array([row[i] for _, row in rows if not np.isnan(row[i])], np.float64)
@@ -119,7 +119,7 @@ class Schedules:
 
     def _values(self, name: str, group: int) -> Array:
         if (name, group) not in self._done:
-            at, values = self.knots(name, group)
+            at, values = self.change_points(name, group)
             steps = np.arange(1, self.last + 1)
             stored = f"{name}_knot/{group}" in self._stored()
             left = 0.0 if stored else None  # a group that came late did nothing before
@@ -182,6 +182,6 @@ class Remembered:
             lr, wd = self.schedules.lr(g), self.schedules.weight_decay(g)
             if len(lr) > self.schedules.start:
                 effective, left = self.so_far(g)
-                peak = float(self.schedules.knots("lr", g)[1].max())
+                peak = float(self.schedules.change_points("lr", g)[1].max())
                 found.append(GroupNow(float(lr[-1]), peak, float(wd[-1]), float(effective[-1]), float(left[-1])))
         return found

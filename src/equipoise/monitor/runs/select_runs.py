@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from equipoise.monitor.runs.final_loss import LABEL, loss_text
-from equipoise.monitor.runs.lines import Line, Value
+from equipoise.monitor.runs.lines import RunRow, Value
 from equipoise.monitor.runs.short_names import natural
 
 COLUMNS = {
@@ -64,7 +64,7 @@ OPERATORS: dict[str, Callable[[float, float], bool]] = {
 
 
 @dataclass(frozen=True)
-class Known:
+class KnownColumn:
     """A column that some runs have.
 
     Attributes:
@@ -78,16 +78,16 @@ class Known:
     says: str = ""
 
 
-def known_columns(lines: Iterable[Line]) -> list[Known]:
+def known_columns(lines: Iterable[RunRow]) -> list[KnownColumn]:
     """Every column that there is: those of every run, then those that were logged, then those of the meta."""
     logged: set[str] = set()
     meta: set[str] = set()
     for line in lines:
         logged |= line.logged
         meta |= line.meta
-    found = [Known(name, "run", says) for name, says in COLUMNS.items()]
-    found += [Known(name, "logged", "last logged value") for name in sorted(logged)]
-    return found + [Known(name, "meta") for name in sorted(meta - logged)]
+    found = [KnownColumn(name, "run", says) for name, says in COLUMNS.items()]
+    found += [KnownColumn(name, "logged", "last logged value") for name in sorted(logged)]
+    return found + [KnownColumn(name, "meta") for name in sorted(meta - logged)]
 
 
 def columns_of(names: Iterable[str]) -> list[str]:
@@ -96,12 +96,12 @@ def columns_of(names: Iterable[str]) -> list[str]:
     return ["name", *asked] if asked else list(SHOWN)
 
 
-def is_number(lines: Iterable[Line], column: str) -> bool:
+def is_number(lines: Iterable[RunRow], column: str) -> bool:
     """Whether a column has numbers, which stand at the right."""
     return column not in TIMES and any(isinstance(line.values.get(column), int | float) for line in lines)
 
 
-def select(lines: Sequence[Line], *, sort: str = SORT, filter: str = "") -> list[Line]:
+def select(lines: Sequence[RunRow], *, sort: str = SORT, filter: str = "") -> list[RunRow]:
     """The lines that fit, in order.
 
     Args:
@@ -124,7 +124,7 @@ def select(lines: Sequence[Line], *, sort: str = SORT, filter: str = "") -> list
     return there + sorted(rest, key=lambda line: _order(line.values["name"]))
 
 
-def unknown(lines: Sequence[Line], columns: Sequence[str] = (), sort: str = SORT, filter: str = "") -> str:
+def unknown(lines: Sequence[RunRow], columns: Sequence[str] = (), sort: str = SORT, filter: str = "") -> str:
     """What is asked for and no run has, as a sentence; "" where all is known."""
     names = [k.name for k in known_columns(lines)]
     asked = [*columns, sort.removeprefix("-")]
@@ -136,7 +136,7 @@ def unknown(lines: Sequence[Line], columns: Sequence[str] = (), sort: str = SORT
     return ""
 
 
-def cell(line: Line, column: str, now: float | None = None) -> str:
+def value_text(line: RunRow, column: str, now: float | None = None) -> str:
     """A value as text.
 
     Args:
@@ -168,7 +168,7 @@ def ago(seconds: float) -> str:
     return f"{max(0.0, seconds):.0f} s ago"
 
 
-def _test(term: str) -> Callable[[Line], bool]:
+def _test(term: str) -> Callable[[RunRow], bool]:
     match = None if term.startswith('"') and term.endswith('"') and term.count('"') == 2 else COMPARISON.fullmatch(term)
     if match is None:
         if (term[0] in "<>=!" and len(term) > 1) or set(term) <= set("<>=!"):
@@ -195,7 +195,7 @@ def _equals(value: Value | None, text: str, wanted: float | None) -> bool:
     return value is not None and str(value).lower() == text.lower()
 
 
-def _text(line: Line) -> str:
+def _text(line: RunRow) -> str:
     """All words of a line."""
     mine = ("name", "status", "optimizer")
     words = [str(line.values.get(key, "")) for key in (*mine, *sorted(line.meta))]

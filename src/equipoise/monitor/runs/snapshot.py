@@ -58,7 +58,7 @@ class Layer:
 
 
 @dataclass(frozen=True)
-class Glance:
+class Snapshot:
     """A run now.
 
     Attributes:
@@ -98,7 +98,7 @@ class Glance:
     taken_as: str | None = None
 
 
-class Look:
+class SnapshotReader:
     """Looks at a run again and again, at the cost of what is new and of the layers that are shown.
 
     Args:
@@ -124,7 +124,7 @@ class Look:
         self._groups: list[GroupNow] = []
         self._due = 0.0
 
-    def now(self, top: int = 20) -> Glance:
+    def now(self, top: int = 20) -> Snapshot:
         """Look.
 
         Args:
@@ -137,7 +137,7 @@ class Look:
         numbers = {c.quantity: self._at(c) for c in self._columns if c.tensor is None}
         layers, others = self._layers()
         shown = self._with_history(layers[:top])
-        return Glance(
+        return Snapshot(
             str(run.path), run.status, step, age, numbers, coverage,
             self._now_groups(), {n: v for n, (_, v) in self._logged.items()},
             run.final, run.best, run.findings, shown, list(run.tensors), len(layers) - len(shown), others,

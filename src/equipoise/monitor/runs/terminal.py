@@ -16,11 +16,11 @@ from rich.table import Table
 from rich.text import Text
 
 from equipoise.monitor.runs.final_loss import Best, Final, loss_text
-from equipoise.monitor.runs.lines import Line
+from equipoise.monitor.runs.lines import RunRow
 from equipoise.monitor.runs.select_runs import COLUMNS as COLUMN_WORDS
-from equipoise.monitor.runs.select_runs import ago, cell, is_number
+from equipoise.monitor.runs.select_runs import ago, is_number, value_text
 from equipoise.monitor.runs.short_names import short_names
-from equipoise.monitor.runs.snapshot import Glance, Layer, Look
+from equipoise.monitor.runs.snapshot import Layer, Snapshot, SnapshotReader
 from equipoise.monitor.store.schema import FILE, RunError
 from equipoise.planner.show import finding_line, render_findings, sparkline
 
@@ -77,44 +77,44 @@ def runs_in(path: Path) -> list[Path]:
     return sorted(found, key=lambda p: -(p / FILE).stat().st_mtime)
 
 
-def render(glance: Glance, *, width: int = 120, live: bool = False) -> RenderableType:
+def render(snapshot: Snapshot, *, width: int = 120, live: bool = False) -> RenderableType:
     """All of it; a narrow terminal gets fewer columns, and live, findings are a line each."""
-    parts: list[RenderableType] = [_title(glance), Padding(_numbers(glance), (1, 0))]
-    if glance.layers:
-        parts.append(_table(glance, width))
-    elif glance.step is None:
+    parts: list[RenderableType] = [_title(snapshot), Padding(_numbers(snapshot), (1, 0))]
+    if snapshot.layers:
+        parts.append(_table(snapshot, width))
+    elif snapshot.step is None:
         parts.append(Text("nothing has been measured yet", style="dim"))
     else:
         parts.append(Text("no layer matches this name, or none has been measured yet", style="dim"))
-    if glance.findings and live:
-        parts += [finding_line(f) for f in glance.findings[-LINES:]]
-    elif glance.findings:
-        parts.append(render_findings(glance.findings))
-    elif glance.step is not None and not glance.coverage.enough and glance.status != "running":
-        parts.append(Text(glance.coverage.verdict, style="yellow"))
+    if snapshot.findings and live:
+        parts += [finding_line(f) for f in snapshot.findings[-LINES:]]
+    elif snapshot.findings:
+        parts.append(render_findings(snapshot.findings))
+    elif snapshot.step is not None and not snapshot.coverage.enough and snapshot.status != "running":
+        parts.append(Text(snapshot.coverage.verdict, style="yellow"))
     return Group(*parts)
 
 
-def _title(glance: Glance) -> Text:
-    text = Text(glance.path, style="bold")
-    text.append(f"  {glance.status}", style=STATUS[glance.status])
-    if glance.step is not None and glance.age is not None:
-        text.append(f"  step {glance.step:,}", style="default")
-        text.append(f"  {ago(glance.age)}", style="dim")
-    if glance.step is not None:
-        text.append(f"  {glance.coverage}", style="dim")
+def _title(snapshot: Snapshot) -> Text:
+    text = Text(snapshot.path, style="bold")
+    text.append(f"  {snapshot.status}", style=STATUS[snapshot.status])
+    if snapshot.step is not None and snapshot.age is not None:
+        text.append(f"  step {snapshot.step:,}", style="default")
+        text.append(f"  {ago(snapshot.age)}", style="dim")
+    if snapshot.step is not None:
+        text.append(f"  {snapshot.coverage}", style="dim")
     return text
 
 
-def _numbers(glance: Glance) -> RenderableType:
+def _numbers(snapshot: Snapshot) -> RenderableType:
     grid = Table.grid(padding=(0, 2))
     grid.add_column(style="dim", no_wrap=True)
     grid.add_column()
-    n = glance.numbers
-    if glance.final is not None or glance.best is not None:
-        grid.add_row("loss", _loss(glance.final, glance.best))
-    said = glance.final.name if glance.final is not None else ""
-    others = [f"{name} {loss_text(value)}" for name, value in glance.logged.items() if name != said]
+    n = snapshot.numbers
+    if snapshot.final is not None or snapshot.best is not None:
+        grid.add_row("loss", _loss(snapshot.final, snapshot.best))
+    said = snapshot.final.name if snapshot.final is not None else ""
+    others = [f"{name} {loss_text(value)}" for name, value in snapshot.logged.items() if name != said]
     if others:
         grid.add_row("logged last", " · ".join(others[:4]))
     if not math.isnan(n.get("step_time", math.nan)):
@@ -122,17 +122,17 @@ def _numbers(glance: Glance) -> RenderableType:
     if "balance_layers" in n:
         balances = f"layers {_number(n['balance_layers'])} · neurons {_number(n['balance_neurons'])}"
         grid.add_row("variation of rotation", balances)
-    if glance.groups:
-        groups = glance.groups
+    if snapshot.groups:
+        groups = snapshot.groups
         lr, peak = _range([g.lr for g in groups]), _range([g.peak for g in groups])
         peak = "" if peak == lr else f" (peak {peak})"
         grid.add_row("settings", f"lr {lr}{peak} · weight decay {_range([g.weight_decay for g in groups])}")
         left = _range([g.init_share for g in groups], "{:.3g}")
         steps = _range([g.effective_steps for g in groups], "{:,.3g}")
-        what = "initialisation" if glance.taken_as is None else "initial weights"
-        grid.add_row("memory", f"{steps} of {glance.coverage.steps:,} steps · {what} left {left}")
-    if glance.taken_as is not None:
-        grid.add_row("treated as", glance.taken_as)
+        what = "initialisation" if snapshot.taken_as is None else "initial weights"
+        grid.add_row("memory", f"{steps} of {snapshot.coverage.steps:,} steps · {what} left {left}")
+    if snapshot.taken_as is not None:
+        grid.add_row("treated as", snapshot.taken_as)
     return grid
 
 
@@ -146,24 +146,24 @@ def _loss(final: Final | None, best: Best | None) -> str:
     return " · ".join(words)
 
 
-def _table(glance: Glance, width: int) -> RenderableType:
-    short = short_names(glance.names)
-    longest = max(len(short[layer.name]) for layer in glance.layers)
-    known = any(layer.predicted is not None for layer in glance.layers)
+def _table(snapshot: Snapshot, width: int) -> RenderableType:
+    short = short_names(snapshot.names)
+    longest = max(len(short[layer.name]) for layer in snapshot.layers)
+    known = any(layer.predicted is not None for layer in snapshot.layers)
     shown = [key for key in COLUMNS if known or key != "predicted"]
     for key in DISPENSABLE:
         if min(longest, NAME) + sum(COLUMNS[k][1] for k in shown) > width:
             shown.remove(key)
-    room = max(12, width - sum(COLUMNS[key][1] for key in shown))
+    space = max(12, width - sum(COLUMNS[key][1] for key in shown))
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=(0, 1), collapse_padding=True)
-    table.add_column("layer", no_wrap=longest <= room, overflow="fold")
+    table.add_column("layer", no_wrap=longest <= space, overflow="fold")
     for key in shown:
         table.add_column(COLUMNS[key][0], justify="left" if key == "history" else "right", no_wrap=True)
-    short = short_names(glance.names, room)
-    for layer in glance.layers:
+    short = short_names(snapshot.names, space)
+    for layer in snapshot.layers:
         table.add_row(Text(short[layer.name]), *(_cell(layer, key) for key in shown))
-    words = [f"and {glance.hidden} more (--top)"] if glance.hidden else []
-    words += [f"{glance.others} other tensors (--layers '*')"] if glance.others else []
+    words = [f"and {snapshot.hidden} more (--top)"] if snapshot.hidden else []
+    words += [f"{snapshot.others} other tensors (--layers '*')"] if snapshot.others else []
     note = [Text(" · ".join(words), style="dim")] if words else []
     return Padding(Group(table, *note), (0, 0, 1, 0))
 
@@ -224,7 +224,7 @@ def console() -> Console:
     return made if made.is_terminal or "COLUMNS" in os.environ else Console(width=120)
 
 
-def render_list(lines: Sequence[Line], columns: Sequence[str], width: int | None = None) -> RenderableType:
+def render_list(lines: Sequence[RunRow], columns: Sequence[str], width: int | None = None) -> RenderableType:
     """Several runs, a line each; one that cannot be read says why.
 
     Args:
@@ -256,11 +256,11 @@ def _head(name: str) -> Text:
     return head
 
 
-def _longest(lines: Sequence[Line], name: str, now: float) -> int:
+def _longest(lines: Sequence[RunRow], name: str, now: float) -> int:
     return max((_list_cell(line, name, now).cell_len for line in lines), default=0)
 
 
-def _fitting(lines: Sequence[Line], heads: dict[str, Text], width: int, now: float) -> list[str]:
+def _fitting(lines: Sequence[RunRow], heads: dict[str, Text], width: int, now: float) -> list[str]:
     """The columns that there is room for, all of their letters; the last of `SPARED` are left out last."""
     taken = {}
     for name, head in heads.items():
@@ -273,10 +273,10 @@ def _fitting(lines: Sequence[Line], heads: dict[str, Text], width: int, now: flo
     return list(taken)
 
 
-def _list_cell(line: Line, column: str, now: float) -> Text:
+def _list_cell(line: RunRow, column: str, now: float) -> Text:
     if column == "curve":
         return Text(sparkline(line.curve, 8, zero=False) if line.curve else "")
-    text = cell(line, column, now)
+    text = value_text(line, column, now)
     if column == "findings":  # the worst one; the page and --json have all
         first, *others = text.split(", ")
         text = f"{first} +{len(others)}" if others else first
@@ -284,7 +284,7 @@ def _list_cell(line: Line, column: str, now: float) -> Text:
     return Text(text, style=style)
 
 
-def show(look: Look, console: Console, *, top: int | None = None, once: bool = False) -> None:
+def show(look: SnapshotReader, console: Console, *, top: int | None = None, once: bool = False) -> None:
     """Print a look at a run; again every second while it runs, if the console is a terminal and `once` is not set.
 
     Args:
@@ -303,8 +303,8 @@ def show(look: Look, console: Console, *, top: int | None = None, once: bool = F
                 live.update(render(now, width=console.width, live=True), refresh=True)
                 time.sleep(EVERY)
                 # The lines around the table: title, numbers, heads, note, findings.
-                room = max(3, console.height - 13 - min(LINES, len(now.findings)))
-                now = look.now(room if top is None else top)
+                space = max(3, console.height - 13 - min(LINES, len(now.findings)))
+                now = look.now(space if top is None else top)
             live.update(render(now, width=console.width), refresh=True)
     except KeyboardInterrupt:
         return

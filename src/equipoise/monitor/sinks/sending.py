@@ -13,11 +13,11 @@ from equipoise._extras import require
 from equipoise.finding import Finding
 from equipoise.monitor.attach import own_findings
 from equipoise.monitor.attach.logged import Logged
-from equipoise.monitor.measure.received import Arrived
+from equipoise.monitor.measure.received import MeasuredStep
 from equipoise.monitor.sinks import BY_NAME, Place, Sink
-from equipoise.monitor.sinks.lane import Lane, name_of
 from equipoise.monitor.sinks.logs import Logs
-from equipoise.monitor.sinks.summary import Summary
+from equipoise.monitor.sinks.sink_thread import SinkThread, name_of
+from equipoise.monitor.sinks.summary import StepSummary
 from equipoise.monitor.store.run import Run
 from equipoise.monitor.store.schema import FILE
 from equipoise.monitor.store.writer import RunWriter
@@ -26,7 +26,7 @@ PATIENCE = 30.0
 """Seconds that the end of a run waits for a sink."""
 
 
-def checked(sinks: Sequence[Sink | str]) -> list[Sink | str]:
+def make_sinks(sinks: Sequence[Sink | str]) -> list[Sink | str]:
     """The sinks, if all are known and can be made.
 
     Raises:
@@ -78,9 +78,9 @@ class Sending:
         self._step = step
         self._path = Path(path)
         self._last, self._known = _before(path) if sinks and resume else (0, {})
-        self._lanes: list[Lane] = []
-        self._held: Arrived | None = None
-        self._summary = Summary()
+        self._threads: list[SinkThread] = []
+        self._held: MeasuredStep | None = None
+        self._summary = StepSummary()
 
     def open(self, writer: RunWriter | None) -> None:
         """Make the sinks, and remember in the run what each wants to know when it goes on."""
@@ -94,13 +94,13 @@ class Sending:
             except Exception as error:
                 self._failed(name_of(asked), error)
                 continue
-            self._lanes.append(Lane(name_of(asked), sink))
+            self._threads.append(SinkThread(name_of(asked), sink))
         if writer is not None and memory:
             writer.meta("sinks", {**self._known, **memory})
 
-    def hold(self, arrived: Arrived) -> None:
+    def hold(self, measured: MeasuredStep) -> None:
         """Keep what was measured at a step, until what the loop logs of it is there."""
-        self._held = arrived if self._lanes else None
+        self._held = measured if self._threads else None
 
     @property
     def busy(self) -> bool:
@@ -113,27 +113,27 @@ class Sending:
         Args:
             logged: what the loop logged.
         """
-        if self._held is not None and any(lane.free for lane in self._lanes):
+        if self._held is not None and any(thread.free for thread in self._threads):
             self._send(logged)
         self._look()
 
     def finding(self, step: int, finding: Finding) -> None:
         """Send a finding."""
-        for lane in self._lanes:
-            if lane.error is None:
-                lane.finding(step, finding)
+        for thread in self._threads:
+            if thread.error is None:
+                thread.finding(step, finding)
 
     def close(self, status: str, logged: Logged) -> None:
         """Send what waits, and let go of the sinks."""
-        if self._lanes:
+        if self._threads:
             self._send(logged)
-        for lane in self._lanes:
-            lane.close(status, PATIENCE)
+        for thread in self._threads:
+            thread.close(status, PATIENCE)
         self._look()
 
     def take_seconds(self) -> float:
         """Seconds of the processor that the sinks' threads took since the last call."""
-        return sum(lane.take_seconds() for lane in self._lanes)
+        return sum(thread.take_seconds() for thread in self._threads)
 
     def _send(self, logged: Logged) -> None:
         """Hand over the newest measured step, and the newest of what was logged."""
@@ -146,16 +146,16 @@ class Sending:
         for number, numbers in logged.take().items():
             steps.setdefault(number, {}).update({f"equipoise/log/{name}": value for name, value in numbers.items()})
         for number in sorted(steps):
-            for lane in self._lanes:
-                lane.send(number, steps[number])
+            for thread in self._threads:
+                thread.send(number, steps[number])
 
     def _look(self) -> None:
         """Note the sinks that failed, each once, and go on without them."""
-        failed = [lane for lane in self._lanes if lane.error is not None]
-        self._lanes = [lane for lane in self._lanes if lane.error is None]
-        for lane in failed:
-            assert lane.error is not None
-            self._failed(lane.name, lane.error)
+        failed = [thread for thread in self._threads if thread.error is not None]
+        self._threads = [thread for thread in self._threads if thread.error is None]
+        for thread in failed:
+            assert thread.error is not None
+            self._failed(thread.name, thread.error)
 
     def _failed(self, name: str, error: Exception) -> None:
         if self._strict:

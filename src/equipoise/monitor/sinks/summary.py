@@ -31,7 +31,7 @@ NAMES = {
 """What the quantities of the whole run are called here; the others keep their names."""
 
 
-class Summary:
+class StepSummary:
     """Makes the numbers of each measured step: some 25, and three for each followed layer.
 
     Args:

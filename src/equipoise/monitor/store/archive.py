@@ -6,7 +6,7 @@ import json
 import sqlite3
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -15,19 +15,20 @@ from equipoise.monitor.attach.endings import STATUSES
 from equipoise.monitor.store import rescue, schema
 from equipoise.monitor.store.layout import Layout, Quantity, TensorInfo
 from equipoise.monitor.store.schema import FOREVER, RunError, checksum
-from equipoise.monitor.store.staging import Life, trouble
+from equipoise.monitor.store.staging import Session, trouble
 
 T = TypeVar("T")
 STATUS = ("running", *STATUSES)
-LIFE = [column.name for column in fields(Life)]
+COLUMNS = "life, from_step, started, heartbeat, status, host, pid, dropped, failure"
+"""Of the table `lives`, in the order of a `Session`."""
 
 
 @dataclass(frozen=True)
 class Segment:
-    """Rows of one life and one layout."""
+    """Rows of one session and one layout."""
 
     number: int
-    life: int
+    session: int
     layout: Layout
 
 
@@ -35,7 +36,7 @@ class Segment:
 class Record:
     """Something said about the run: a word of metadata, a tensor, a quantity, a layout, a segment or a finding."""
 
-    life: int
+    session: int
     kind: str
     key: str
     step: int | None
@@ -54,7 +55,7 @@ def intact(crc: Any, data: Any, *columns: Any) -> bool:
 def understood(record: Record) -> Any:
     """What a record says, as an object; an error where it says nothing: intact lines may be of another writer."""
     value, key = record.value, record.key
-    whole = isinstance(record.life, int) and isinstance(key, str) and isinstance(record.step, int | None)
+    whole = isinstance(record.session, int) and isinstance(key, str) and isinstance(record.step, int | None)
     if not whole or not isinstance(record.time, int | float):
         raise TypeError
     match record.kind:
@@ -91,7 +92,7 @@ class Archive:
         self.directory = directory
         self.records: dict[int, Record] = {}
         self.segments: dict[int, Segment] = {}
-        self.lives: dict[int, Life] = {}
+        self.sessions: dict[int, Session] = {}
         self._cutoffs: dict[int, int] = {}
         self._bad: dict[str, set[Any]] = {}
         self._lost: str = ""
@@ -99,7 +100,7 @@ class Archive:
         self.layouts: dict[int, Layout] = {}
         self.drafts: dict[int, tuple[int, float, bytes]] = {}
         """By segment: step, time and data of the row that was not final when the file was last written."""
-        self._texts: dict[str, Layout] = {}  # every life says the same layout again
+        self._texts: dict[str, Layout] = {}  # every session says the same layout again
         self._seen = 0
         self._version: int | None = None
         self._guard = threading.RLock()
@@ -161,13 +162,13 @@ class Archive:
     def _refresh(self, db: sqlite3.Connection) -> None:
         """Take in what was written since the last time."""
         lines = db.execute("SELECT * FROM records WHERE id > ? ORDER BY id", (self._seen,)).fetchall()
-        for number, life, kind, key, step, time, value, crc in lines:
+        for number, session, kind, key, step, time, value, crc in lines:
             self._seen = number
-            if not intact(crc, b"", number, life, kind, key, step, time, value):
+            if not intact(crc, b"", number, session, kind, key, step, time, value):
                 self.bad("records", number)
                 continue
             try:
-                record = Record(life, kind, key, step, time, json.loads(value))
+                record = Record(session, kind, key, step, time, json.loads(value))
                 known = self._texts.get(value) or understood(record)
             except (TypeError, ValueError, LookupError, AttributeError, RecursionError):  # written by something else
                 self.bad("records", number)
@@ -180,17 +181,17 @@ class Archive:
                 if layout is None:
                     self.bad("segments", number)
                 else:
-                    self.segments[number] = Segment(number, life, layout)
-        self.lives = {}
-        for line in db.execute(f"SELECT {', '.join(LIFE)} FROM lives ORDER BY life").fetchall():
-            life = Life(*line)
-            whole = isinstance(life.from_step, int | None) and isinstance(life.pid, int)
-            numbers = isinstance(life.heartbeat, float) and isinstance(life.dropped, int)
-            words = isinstance(life.host, str) and isinstance(life.failure, str | None)
-            if whole and numbers and words and life.status in STATUS:
-                self.lives[life.life] = life
+                    self.segments[number] = Segment(number, session, layout)
+        self.sessions = {}
+        for line in db.execute(f"SELECT {COLUMNS} FROM lives ORDER BY life").fetchall():
+            session = Session(*line)
+            whole = isinstance(session.from_step, int | None) and isinstance(session.pid, int)
+            numbers = isinstance(session.heartbeat, float) and isinstance(session.dropped, int)
+            words = isinstance(session.host, str) and isinstance(session.failure, str | None)
+            if whole and numbers and words and session.status in STATUS:
+                self.sessions[session.number] = session
             else:
-                self.bad("lives", life.life)
+                self.bad("lives", session.number)
         self._cut(db)
         self.drafts = self._read_drafts(db)
 
@@ -210,25 +211,25 @@ class Archive:
         return found
 
     def _cut(self, db: sqlite3.Connection) -> None:
-        """The last step of each life that no later life supersedes."""
-        begins = {n: life.from_step for n, life in self.lives.items()}
+        """The last step of each session that no later session supersedes."""
+        begins = {n: session.from_step for n, session in self.sessions.items()}
         for segment in self.segments.values():
-            if segment.life not in begins:  # the line of this life is damaged: its rows say where it began
-                self.bad("lives", segment.life)
-                mine = [s.number for s in self.segments.values() if s.life == segment.life]
+            if segment.session not in begins:  # the line of this session is damaged: its rows say where it began
+                self.bad("lives", segment.session)
+                mine = [s.number for s in self.segments.values() if s.session == segment.session]
                 marks = ",".join("?" * len(mine))
                 (first,) = db.execute(f"SELECT min(step) FROM rows WHERE segment IN ({marks})", mine).fetchone()
-                begins[segment.life] = None if first is None else first - 1
+                begins[segment.session] = None if first is None else first - 1
         self._cutoffs, last = {}, FOREVER
-        for life in sorted(begins, reverse=True):
-            self._cutoffs[life] = last
-            begin = begins[life]
-            if begin is not None and life > 1:
+        for session in sorted(begins, reverse=True):
+            self._cutoffs[session] = last
+            begin = begins[session]
+            if begin is not None and session > 1:
                 last = min(last, begin)
 
-    def cutoff(self, life: int) -> int:
-        """The last step of a life that is shown."""
-        return self._cutoffs.get(life, FOREVER)
+    def cutoff(self, session: int) -> int:
+        """The last step of a session that is shown."""
+        return self._cutoffs.get(session, FOREVER)
 
     def known_layouts(self) -> list[Layout]:
         """Every layout once."""
@@ -258,6 +259,6 @@ class Archive:
                     "docs/run.md",
                 )
             )  # fmt: skip
-        lives = self.lives.values()
-        failure = next((life.failure for life in lives if life.failure), "")
-        return found + trouble(str(self.directory), sum(life.dropped for life in lives), failure)
+        sessions = self.sessions.values()
+        failure = next((session.failure for session in sessions if session.failure), "")
+        return found + trouble(str(self.directory), sum(session.dropped for session in sessions), failure)

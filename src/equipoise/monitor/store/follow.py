@@ -17,7 +17,7 @@ class Follower:
     def __init__(self, archive: Archive, kind: str) -> None:
         self._archive, self._kind = archive, kind
         self._seen = 0
-        self._life = 0
+        self._session = 0
 
     def skip(self, keep: int = 0) -> None:
         """Skip all existing rows except the last ones; `read` then starts with those.
@@ -60,11 +60,11 @@ class Follower:
             ).fetchone()
             if start is None:  # damage has changed the type of every step
                 continue
-            rows = list(reading.raw_rows(archive, db, segment, start, min(stop, archive.cutoff(segment.life))))
+            rows = list(reading.raw_rows(archive, db, segment, start, min(stop, archive.cutoff(segment.session))))
             if rows:
                 steps, times, values = zip(*rows, strict=True)
-                rewound = steps[0] - 1 if 0 < self._life < segment.life else None
+                rewound = steps[0] - 1 if 0 < self._session < segment.session else None
                 found.append(Rows(segment.layout, np.array(steps), np.array(times), np.stack(values), rewound))
-                self._life = segment.life
+                self._session = segment.session
         self._seen = lines[-1][0] if lines else self._seen
         return found

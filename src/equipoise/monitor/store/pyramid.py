@@ -33,7 +33,7 @@ def span(level: int) -> int:
 
 
 @dataclass(frozen=True)
-class Summary:
+class Buckets:
     """Buckets, one a line of each array.
 
     Attributes:
@@ -61,30 +61,30 @@ class Summary:
     def __len__(self) -> int:
         return len(self.first)
 
-    def take(self, which: Any) -> Summary:
+    def take(self, which: Any) -> Buckets:
         """Some of the buckets."""
-        return Summary(*(getattr(self, name)[which] for name in self.__dataclass_fields__))
+        return Buckets(*(getattr(self, name)[which] for name in self.__dataclass_fields__))
 
 
-def of_rows(steps: Any, times: Any, values: NDArray[Any], seq: int = -1) -> Summary:
+def of_rows(steps: Any, times: Any, values: NDArray[Any], seq: int = -1) -> Buckets:
     """Rows as buckets of one row each."""
     n = len(values)
     numbers = np.arange(seq, seq + n) if seq >= 0 else np.full(n, -1)
     steps = np.asarray(steps, np.int64)
-    return Summary(
+    return Buckets(
         numbers, np.ones(n, np.int64), steps, steps, np.asarray(times, np.float64), values, values, values,
         (~np.isnan(values)).astype(np.int64),
     )  # fmt: skip
 
 
-def join(parts: list[Summary]) -> Summary:
+def join(parts: list[Buckets]) -> Buckets:
     """Buckets one after another."""
     if len(parts) == 1:
         return parts[0]
-    return Summary(*(np.concatenate([getattr(p, name) for p in parts]) for name in Summary.__dataclass_fields__))
+    return Buckets(*(np.concatenate([getattr(p, name) for p in parts]) for name in Buckets.__dataclass_fields__))
 
 
-def merge(parts: Summary, starts: Any) -> Summary:
+def merge(parts: Buckets, starts: Any) -> Buckets:
     """One bucket for the buckets from each start to before the next."""
     starts = np.asarray(starts)
     ends = np.append(starts[1:], len(parts)) - 1
@@ -93,13 +93,13 @@ def merge(parts: Summary, starts: Any) -> Summary:
         # A bucket without numbers adds 0 and not NaN·0.
         sums = np.where(parts.count > 0, parts.mean, 0).astype(np.float64) * parts.count
         mean = np.add.reduceat(sums, starts) / np.where(count > 0, count, np.nan)
-        return Summary(
+        return Buckets(
             parts.seq[starts], np.add.reduceat(parts.rows, starts), parts.first[starts], parts.last[ends],
             parts.time[ends], np.fmin.reduceat(parts.low, starts), mean, np.fmax.reduceat(parts.high, starts), count,
         )  # fmt: skip
 
 
-def thin(parts: Summary, points: int) -> Summary:
+def thin(parts: Buckets, points: int) -> Buckets:
     """Put neighbours together, as evenly as can be, so that there are so many buckets of at least as many."""
     return merge(parts, np.arange(points) * len(parts) // points)
 
@@ -108,11 +108,11 @@ class Builder:
     """Takes the rows of a segment as they come, and gives each bucket that they complete."""
 
     def __init__(self) -> None:
-        self._waiting: list[list[Summary]] = []
+        self._waiting: list[list[Buckets]] = []
         self._rows: list[tuple[int, float, NDArray[Any]]] = []
         self._seq = 0
 
-    def add(self, step: int, time: float, row: NDArray[Any]) -> Iterator[tuple[int, Summary]]:
+    def add(self, step: int, time: float, row: NDArray[Any]) -> Iterator[tuple[int, Buckets]]:
         """Add a row; yields (level, bucket) for the level that it completes, and those above."""
         self._rows.append((step, time, row))
         if len(self._rows) < BASE:
@@ -146,7 +146,7 @@ def tiles(columns: int) -> range:
     return range(0, columns, TILE)
 
 
-def encode(bucket: Summary, start: int, dtype: np.dtype[Any]) -> bytes:
+def encode(bucket: Buckets, start: int, dtype: np.dtype[Any]) -> bytes:
     """The columns of one tile of a bucket: low, mean, high in the row's dtype, then counts as 32-bit integers."""
     part = slice(start, start + TILE)
     with np.errstate(all="ignore"):

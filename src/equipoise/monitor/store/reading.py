@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from equipoise.monitor.store import pyramid
 from equipoise.monitor.store.archive import Archive, Segment, intact
 from equipoise.monitor.store.layout import Column
-from equipoise.monitor.store.pyramid import Summary
+from equipoise.monitor.store.pyramid import Buckets
 
 PIECE = 256
 """Buckets that are unpacked at once: those of all columns of a tile take far more room than the wanted ones."""
@@ -77,7 +77,7 @@ class View:
         self._take = [places.get(column, 0) for column in columns]
         self._absent = np.array([column not in places for column in columns], bool)
 
-    def summarise(self, level: int, start: int, stop: int) -> Summary:
+    def summarise(self, level: int, start: int, stop: int) -> Buckets:
         """Buckets of a level over a range of steps, both ends included; shorter ones where rows are left over."""
         if level == 0:
             return self._rows(start, stop)
@@ -93,7 +93,7 @@ class View:
             at = int(buckets.last[end - 1]) + 1
         return pyramid.join([*parts, self._fill(level, at, stop)])
 
-    def _fill(self, level: int, start: int, stop: int) -> Summary:
+    def _fill(self, level: int, start: int, stop: int) -> Buckets:
         """A hole in a level, from the level below, in buckets as large as the level's."""
         below = self.summarise(level - 1, start, stop)
         if not len(below):
@@ -101,7 +101,7 @@ class View:
         group = (np.cumsum(below.rows) - below.rows) // pyramid.span(level)
         return pyramid.merge(below, np.flatnonzero(np.diff(group, prepend=-1)))
 
-    def _rows(self, start: int, stop: int) -> Summary:
+    def _rows(self, start: int, stop: int) -> Buckets:
         steps, times, values = [], [], []
         for step, time, row in raw_rows(self._archive, self._db, self._segment, start, stop):
             steps.append(step)
@@ -111,7 +111,7 @@ class View:
         table[:, self._absent] = np.nan
         return pyramid.of_rows(steps, times, table)
 
-    def _buckets(self, level: int, start: int, stop: int) -> Summary:
+    def _buckets(self, level: int, start: int, stop: int) -> Buckets:
         tiles = sorted({i // pyramid.TILE for i in self._take})
         found = {tile: self._tile(level, tile, start, stop) for tile in tiles}
         # Only buckets of which every tile is intact; the others are holes.
@@ -130,7 +130,7 @@ class View:
         lines = [found[tiles[0]][0][number] for number in common]
         rows, first, last = (np.array([line[k] for line in lines], np.int64) for k in range(1, 4))
         time = np.array([line[4] for line in lines], np.float64)
-        return Summary(np.array(common, np.int64), rows, first, last, time, low, mean, high, count)
+        return Buckets(np.array(common, np.int64), rows, first, last, time, low, mean, high, count)
 
     def _mine(self, tile: int) -> list[int]:
         """Which of the wanted columns lie in a tile."""

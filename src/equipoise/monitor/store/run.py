@@ -120,20 +120,20 @@ class Run:
         machine). "empty": finished without a row.
         """
         rows = self._archive.read(lambda db: db.execute("SELECT 1 FROM rows LIMIT 1").fetchone())
-        if not self._archive.lives:
+        if not self._archive.sessions:
             return "unclosed"
-        life = self._archive.lives[max(self._archive.lives)]
-        if life.status != "running":
-            return "empty" if life.status == "finished" and not rows else life.status
-        alive = schema.alive(life.host, life.pid)
-        silent = time.time() - life.heartbeat
+        session = self._archive.sessions[max(self._archive.sessions)]
+        if session.status != "running":
+            return "empty" if session.status == "finished" and not rows else session.status
+        alive = schema.alive(session.host, session.pid)
+        silent = time.time() - session.heartbeat
         return "unclosed" if alive is False or silent > (STALE_HERE if alive else STALE) else "running"
 
     @property
     def started(self) -> float:
         """When it was first written, in seconds since 1970; 0 if that is lost."""
         self._archive.read(lambda db: None)
-        begun = [life.started for life in self._archive.lives.values() if isinstance(life.started, float)]
+        begun = [session.started for session in self._archive.sessions.values() if isinstance(session.started, float)]
         return min(begun, default=0.0)
 
     @property
@@ -146,7 +146,7 @@ class Run:
         """Findings of the writer, each with its step, without those that a later session supersedes."""
         self._archive.read(lambda db: None)
         records = [r for r in self._archive.records.values() if r.kind == "finding"]
-        shown = [r for r in records if r.step is None or r.step <= self._archive.cutoff(r.life)]
+        shown = [r for r in records if r.step is None or r.step <= self._archive.cutoff(r.session)]
         return [(r.step, Finding(**r.value)) for r in shown]
 
     def check(self) -> list[Finding]:
@@ -189,7 +189,7 @@ class Run:
             for segment in self._archive.segments.values():
                 if not which(segment.layout.kind):
                     continue
-                end = self._archive.cutoff(segment.life)
+                end = self._archive.cutoff(segment.session)
                 found += [s for (s,) in db.execute(f"SELECT step {SHOWN}", (segment.number, end))]
                 found += [d[0] for d in [self._archive.drafts.get(segment.number)] if d is not None and d[0] <= end]
             return np.unique(np.array(found, np.int64))
@@ -205,15 +205,15 @@ class Run:
             measured = last = taken = 0
             for segment in archive.segments.values():
                 sql = f"SELECT count(*), max(step) {SHOWN}"
-                count, end = db.execute(sql, (segment.number, archive.cutoff(segment.life))).fetchone()
+                count, end = db.execute(sql, (segment.number, archive.cutoff(segment.session))).fetchone()
                 if count and segment.layout.kind == "main":
                     measured, last = measured + count, max(last, end)
                 draft = archive.drafts.get(segment.number)
-                logged = draft[0] if draft is not None and draft[0] <= archive.cutoff(segment.life) else 0
+                logged = draft[0] if draft is not None and draft[0] <= archive.cutoff(segment.session) else 0
                 taken = max(taken, end or 0, logged)
-            begins = [life.from_step or 0 for _, life in sorted(archive.lives.items())]
+            begins = [session.from_step or 0 for _, session in sorted(archive.sessions.items())]
             taken = max([taken, *begins[-1:]])  # one that goes on from a step took those before
-            start = begins[0] if 1 in archive.lives else 0
+            start = begins[0] if 1 in archive.sessions else 0
             return Coverage(measured, max(0, taken - start), last, start)
 
         return self._archive.read(job)
@@ -283,7 +283,7 @@ class Run:
 
         def job(db: sqlite3.Connection) -> Table:
             segments, wanted = choose(self._archive, columns, kind)
-            ends = {s: min(last, self._archive.cutoff(s.life)) for s in segments}
+            ends = {s: min(last, self._archive.cutoff(s.session)) for s in segments}
             rows = sum(reading.count_rows(db, s, start, ends[s]) for s in segments)
             level = reading.level_for(rows, points, fine)
             parts = [
@@ -378,5 +378,5 @@ class Run:
         return self._archive.of_kind(kind)
 
 
-def _nothing(columns: int) -> pyramid.Summary:
+def _nothing(columns: int) -> pyramid.Buckets:
     return pyramid.of_rows([], [], np.empty((0, columns), np.float32))

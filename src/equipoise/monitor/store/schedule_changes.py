@@ -31,7 +31,7 @@ Point = tuple[int, Values]
 """A step, and its values."""
 
 
-class Knots:
+class ChangePointWriter:
     """Takes in the values of every step, and writes a row where a line ends, at its peak, and at the last step.
 
     A row of NaN says that a step was taken whose values were not read.

@@ -97,7 +97,7 @@ def host() -> str:
 
 
 def alive(name: str, pid: int) -> bool | None:
-    """Whether a process lives; None where it cannot be told, as on another machine."""
+    """Whether a process sessions; None where it cannot be told, as on another machine."""
     if name != host():
         return None
     try:

@@ -25,10 +25,10 @@ BEAT = 1.0
 
 
 @dataclass
-class Life:
+class Session:
     """One stretch of writing; a line of the table `lives`."""
 
-    life: int
+    number: int
     from_step: int | None
     started: float
     heartbeat: float
@@ -45,7 +45,7 @@ class Life:
 
 @dataclass
 class _Segment:
-    """Rows of one life and one layout."""
+    """Rows of one session and one layout."""
 
     number: int
     layout: Layout
@@ -53,7 +53,7 @@ class _Segment:
     rows: int = 0
 
 
-class Ledger:
+class RunFileWriter:
     """The open file of a run that is being written.
 
     Args:
@@ -86,7 +86,7 @@ class Ledger:
         self._buckets: list[tuple[Any, ...]] = []
         self._drafts: dict[str, tuple[Any, ...] | None] = {}
         self._drafted: dict[str, int] = {}
-        self._ended: list[Life] = []
+        self._ended: list[Session] = []
         self._looked = 0.0
         self._dropped_before = 0
         self.staged_bytes = 0
@@ -96,7 +96,7 @@ class Ledger:
             self._record, self._row = (n or 0 for n in highest)
             earlier = self._db.execute("SELECT max(life) FROM lives").fetchone()[0] or 0
             self._inode = os.stat(directory / schema.FILE).st_ino
-            self.life = self._new_life(earlier + 1, None if isinstance(resume, bool) else resume)
+            self.session = self._new_session(earlier + 1, None if isinstance(resume, bool) else resume)
             self.commit()
         except sqlite3.DatabaseError as error:
             self._leave()
@@ -140,14 +140,14 @@ class Ledger:
         return db
 
     @staticmethod
-    def _new_life(number: int, from_step: int | None) -> Life:
+    def _new_session(number: int, from_step: int | None) -> Session:
         now = time.time()
-        return Life(number, from_step, now, now, "running", schema.host(), os.getpid())
+        return Session(number, from_step, now, now, "running", schema.host(), os.getpid())
 
     def record(self, kind: str, key: str, value: str, step: int | None = None) -> int:
         """Stage a record; returns its number."""
         self._record += 1
-        columns = (self._record, self.life.life, kind, key, step, time.time(), value)
+        columns = (self._record, self.session.number, kind, key, step, time.time(), value)
         self._records.append((*columns, checksum(b"", *columns)))
         return self._record
 
@@ -160,13 +160,13 @@ class Ledger:
         self._segments.pop(layout.kind, None)
 
     def rewind(self, step: int) -> None:
-        """Begin a new life, which supersedes all rows after a step."""
-        self.life.status = "finished"
-        self._ended.append(self.life)
-        self._dropped_before += self.life.dropped
-        self.life = self._new_life(self.life.life + 1, step)
+        """Begin a new session, which supersedes all rows after a step."""
+        self.session.status = "finished"
+        self._ended.append(self.session)
+        self._dropped_before += self.session.dropped
+        self.session = self._new_session(self.session.number + 1, step)
         self._segments.clear()
-        self._drafted.clear()  # that of the life before stays
+        self._drafted.clear()  # that of the session before stays
 
     def row(self, kind: str, step: int, when: float, data: bytes) -> None:
         """Stage a row, and the buckets that it completes."""
@@ -193,18 +193,18 @@ class Ledger:
 
     def _segment(self, kind: str, step: int) -> _Segment:
         """Where rows of a kind go, from this step on."""
-        if self.life.from_step is None and self.life.life > 1:
-            self.life.from_step = step - 1  # resumed here, as the first row says
+        if self.session.from_step is None and self.session.number > 1:
+            self.session.from_step = step - 1  # resumed here, as the first row says
         segment = self._segments.get(kind)
         if segment is None:
             numbers, layout = self._layouts[kind]
-            value = json.dumps({"life": self.life.life, "layouts": numbers})
+            value = json.dumps({"life": self.session.number, "layouts": numbers})
             segment = self._segments[kind] = _Segment(self.record("segment", kind, value), layout)
         return segment
 
     def note(self, dropped: int, failure: str) -> None:
         """What went wrong so far; stored with the next commit."""
-        self.life.dropped, self.life.failure = dropped - self._dropped_before, failure
+        self.session.dropped, self.session.failure = dropped - self._dropped_before, failure
 
     def commit(self) -> None:
         """Store all that is staged, or raise and keep it staged."""
@@ -214,12 +214,12 @@ class Ledger:
             # SQLite goes on writing into a file that was removed, and nobody would ever find it.
             if os.stat(self._directory / schema.FILE).st_ino != self._inode:
                 raise OSError(f"{schema.FILE} was replaced by another file")
-        self.life.heartbeat = now
+        self.session.heartbeat = now
         db = self._db
         try:
             db.execute("BEGIN IMMEDIATE")
-            lives = [life.line() for life in (*self._ended, self.life)]
-            db.executemany("INSERT OR REPLACE INTO lives VALUES (?,?,?,?,?,?,?,?,?)", lives)
+            sessions = [session.line() for session in (*self._ended, self.session)]
+            db.executemany("INSERT OR REPLACE INTO lives VALUES (?,?,?,?,?,?,?,?,?)", sessions)
             db.executemany("INSERT INTO records VALUES (?,?,?,?,?,?,?,?)", self._records)
             db.executemany("INSERT INTO rows VALUES (?,?,?,?,?,?)", self._rows)
             db.executemany("INSERT INTO buckets VALUES (NULL,?,?,?,?,?,?,?,?,?,?)", self._buckets)
@@ -260,7 +260,7 @@ class Ledger:
 
     def close(self, status: str) -> None:
         """Say how it ended, and let go of the file; raises if that cannot be stored."""
-        self.life.status = status
+        self.session.status = status
         try:
             self.commit()
             self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)")

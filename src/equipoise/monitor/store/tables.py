@@ -12,8 +12,9 @@ from numpy.typing import NDArray
 
 from equipoise.monitor.store.layout import Column, Layout
 
-LEAST, UP_TO = 30, 0.9
-"""Enough of a run was measured with so many steps, the last of them after this share of all."""
+LEAST, UP_TO = 28, 0.9
+"""Enough of a run was measured with so many steps, the last of them after this share of all. A run of 250 steps has as
+many, however short they are."""
 
 LARGEST = float(np.finfo(np.float64).max)
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from equipoise.monitor.store.staging import BEAT, Ledger
+from equipoise.monitor.store.staging import BEAT, RunFileWriter
 
 INTERVAL = 0.2
 """Seconds between commits: kill -9 loses the rows of less than half a second."""
@@ -48,25 +48,25 @@ class Trouble:
 
 
 class Worker:
-    """Does jobs on a ledger in a thread of its own, and commits them together.
+    """Does jobs on a run's file in a thread of its own, and commits them together.
 
     Args:
-        ledger: the open file; nobody else may use it from now on.
+        file: the run's file, open; nobody else may use it from now on.
         trouble: where to say what goes wrong.
         limit: bytes that may wait.
     """
 
-    def __init__(self, ledger: Ledger, trouble: Trouble, limit: int) -> None:
+    def __init__(self, file: RunFileWriter, trouble: Trouble, limit: int) -> None:
         self._trouble, self._limit = trouble, limit
         self._wake = threading.Condition()
-        self._queue: list[Callable[[Ledger], object]] = []
+        self._queue: list[Callable[[RunFileWriter], object]] = []
         self._bytes = self._put = self._done = 0
         self._hurry = self._stalled = self._closing = False
         self._status = "finished"
         self._sources: list[Callable[[], object]] = []
         self.seconds = 0.0
         """CPU time that the thread has taken."""
-        self._thread = threading.Thread(target=self._work, args=(ledger,), name="equipoise-run-writer", daemon=True)
+        self._thread = threading.Thread(target=self._work, args=(file,), name="equipoise-run-writer", daemon=True)
         self._thread.start()
 
     @property
@@ -74,7 +74,7 @@ class Worker:
         """How much waits."""
         return self._bytes
 
-    def put(self, job: Callable[[Ledger], object], size: int = 0) -> bool:
+    def put(self, job: Callable[[RunFileWriter], object], size: int = 0) -> bool:
         """Hand over a job; False if it is left out, as there is no room for its bytes."""
         with self._wake:
             if size and not self._room(size):
@@ -131,47 +131,47 @@ class Worker:
                     self._trouble.warn(f"{self._trouble.where}: the disk is slower than training; rows are left out")
         return self._fits(size)
 
-    def _work(self, ledger: Ledger) -> None:
+    def _work(self, file: RunFileWriter) -> None:
         closing = False
         while not closing:
             with self._wake:
                 self._wake.wait_for(lambda: self._hurry or self._closing, INTERVAL)
                 closing = self._closing
-            done = self._empty(ledger)
+            done = self._empty(file)
             for source in self._sources:
                 self._do(source)
-            self._store(ledger, done + self._empty(ledger), closing)
+            self._store(file, done + self._empty(file), closing)
             self.seconds = time.thread_time()
 
-    def _empty(self, ledger: Ledger) -> int:
+    def _empty(self, file: RunFileWriter) -> int:
         """Do all jobs that wait; returns how many."""
         with self._wake:
             jobs, self._queue = self._queue, []
             self._bytes, self._hurry, self._stalled = 0, False, False
             self._wake.notify_all()
         for job in jobs:
-            self._do(job, ledger)
+            self._do(job, file)
         return len(jobs)
 
-    def _do(self, job: Callable[..., object], *args: Ledger) -> None:
+    def _do(self, job: Callable[..., object], *args: RunFileWriter) -> None:
         try:
             job(*args)
         except Exception as error:  # a bug of ours must not end the thread: it would look as if all was well
             log.exception("%s", self._trouble.where)
             self._trouble.fail(error)
 
-    def _store(self, ledger: Ledger, jobs: int, closing: bool) -> None:
+    def _store(self, file: RunFileWriter, jobs: int, closing: bool) -> None:
         """Commit; on failure keep rows for another try while they fit into the buffer."""
-        ledger.note(self._trouble.dropped, self._trouble.failure)
+        file.note(self._trouble.dropped, self._trouble.failure)
         try:
             if closing:
-                ledger.close(self._status)
-            elif jobs or ledger.staged_bytes or time.monotonic() - ledger.committed > BEAT:
-                ledger.commit()
+                file.close(self._status)
+            elif jobs or file.staged_bytes or time.monotonic() - file.committed > BEAT:
+                file.commit()
         except (OSError, sqlite3.Error) as error:
             self._trouble.fail(error)
-            if closing or ledger.staged_bytes > self._limit:
-                dropped = ledger.drop_rows()
+            if closing or file.staged_bytes > self._limit:
+                dropped = file.drop_rows()
                 with self._wake:
                     self._trouble.dropped += dropped
             return

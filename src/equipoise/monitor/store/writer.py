@@ -17,7 +17,7 @@ from equipoise.finding import Finding
 from equipoise.monitor.attach.endings import STATUSES, Ending, status_of
 from equipoise.monitor.store.layout import Layout, Quantity, TensorInfo, to_json
 from equipoise.monitor.store.schema import FOREVER, RunError, checked_path
-from equipoise.monitor.store.staging import Ledger, trouble
+from equipoise.monitor.store.staging import RunFileWriter, trouble
 from equipoise.monitor.store.worker import Trouble, Worker, log
 
 
@@ -85,14 +85,14 @@ class RunWriter:
         self._worker: Worker | None = None
         self._ending: Ending | None = None
         try:
-            ledger = Ledger(self.path, resume)
+            file = RunFileWriter(self.path, resume)
         except (OSError, sqlite3.Error) as error:
             if strict:
                 raise RunError(f"{self.path}: cannot be written ({error})") from None
             self._trouble.fail(error)
             return
-        self._resumed = ledger.life.life > 1 and isinstance(resume, bool)
-        self._worker = Worker(ledger, self._trouble, limit)
+        self._resumed = file.session.number > 1 and isinstance(resume, bool)
+        self._worker = Worker(file, self._trouble, limit)
         self._ending = Ending(self)
         self.describe(tensors=tensors, quantities=quantities)
         for key, value in (meta or {}).items():
@@ -114,7 +114,7 @@ class RunWriter:
             kind: which layout.
             time: seconds since 1970; now if not given.
         """
-        if self._hand_over(step, row, kind, time, Ledger.row):
+        if self._hand_over(step, row, kind, time, RunFileWriter.row):
             self._last[kind] = step
 
     def draft(self, step: int, row: ArrayLike, *, kind: str = "main") -> None:
@@ -125,7 +125,7 @@ class RunWriter:
             row: as for `append`.
             kind: which layout.
         """
-        self._hand_over(step, row, kind, None, Ledger.draft)
+        self._hand_over(step, row, kind, None, RunFileWriter.draft)
 
     def _hand_over(
         self,
@@ -133,7 +133,7 @@ class RunWriter:
         row: ArrayLike | Callable[[], Any],
         kind: str,
         time: float | None,
-        store: Callable[[Ledger, str, int, float, bytes], None],
+        store: Callable[[RunFileWriter, str, int, float, bytes], None],
     ) -> bool:
         """Give a row to the thread that writes; whether it is taken."""
         worker = self._usable()
@@ -152,10 +152,10 @@ class RunWriter:
             self.refuse(error)
             return False
 
-        def job(ledger: Ledger) -> None:
+        def job(file: RunFileWriter) -> None:
             made = data() if callable(data) else data
             if made is not None:
-                store(ledger, kind, step, when, made if isinstance(made, bytes) else layout.pack(made))
+                store(file, kind, step, when, made if isinstance(made, bytes) else layout.pack(made))
 
         taken = worker.put(job, 8 * len(layout) if callable(data) else len(data))
         if taken and self._resumed:  # no kind of rows may begin before this, or a step would be there twice
@@ -177,7 +177,7 @@ class RunWriter:
         worker = self._usable()
         if worker is not None:
             self._layouts[layout.kind] = layout
-            worker.put(lambda ledger: ledger.layout(layout))
+            worker.put(lambda file: file.layout(layout))
 
     def describe(self, *, tensors: Sequence[TensorInfo] = (), quantities: Sequence[Quantity] = ()) -> None:
         """Describe tensors and quantities; a later description of the same name replaces the earlier one."""
@@ -206,7 +206,7 @@ class RunWriter:
             return
         self._last.clear()
         self._floor = step
-        worker.put(lambda ledger: ledger.rewind(step))
+        worker.put(lambda file: file.rewind(step))
 
     @property
     def findings(self) -> list[Finding]:
@@ -307,7 +307,7 @@ class RunWriter:
         except (TypeError, ValueError, RecursionError) as error:
             self.refuse(ValueError(f"{kind} {key!r}: must be JSON-serialisable ({error})"))
             return
-        worker.put(lambda ledger: ledger.record(kind, name, text, at))
+        worker.put(lambda file: file.record(kind, name, text, at))
 
 
 def _now() -> float:

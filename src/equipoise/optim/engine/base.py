@@ -21,8 +21,8 @@ from equipoise import _check
 from equipoise.optim.engine.clock import Clock, count_of, value_of
 from equipoise.optim.engine.distributed import mesh_of, summed
 from equipoise.optim.engine.rate import check_rate, readable
-from equipoise.optim.engine.step_layout import Fast
-from equipoise.optim.engine.tensor_list import Many
+from equipoise.optim.engine.step_layout import StepLayout
+from equipoise.optim.engine.tensor_list import TensorList
 from equipoise.optim.engine.validation import check_group, listed, with_params
 from equipoise.optim.moves import Move, Piece, direction, turns, varied
 from equipoise.optim.options import SHARED
@@ -35,8 +35,8 @@ LOW_PRECISION = (torch.bfloat16, torch.float16)
 
 
 @dataclass(frozen=True)
-class Cast:
-    """The parameters of a group that took part in a step, with their states."""
+class StepBatch:
+    """The parameters of a group that take part in a step, with their states."""
 
     live: list[Tensor]
     states: list[dict[str, Any]]
@@ -91,9 +91,9 @@ class RuleOptimizer(Optimizer):
 
     def _fresh(self) -> None:
         """What only speeds steps up, and is made again from the rest."""
-        self._fast: dict[tuple[Rule, Move], Fast] = {}
+        self._layouts: dict[tuple[Rule, Move], StepLayout] = {}
         self._clock = Clock("step")
-        self._casts: dict[int, Cast] = {}
+        self._batches: dict[int, StepBatch] = {}
 
     def pair(self, group: dict[str, Any]) -> tuple[Rule, Move]:
         """The rule and the move of a group; the same for all groups, unless an optimizer overrides this."""
@@ -250,12 +250,12 @@ class RuleOptimizer(Optimizer):
         check_rate(group)  # a schedule may have set it, and weight decay, to anything
         _check.number("weight_decay", group["weight_decay"], low=0)
         live = [p for p in group["params"] if p.grad is not None and p.numel()]
-        cast = self._cast_of(live, group)
-        times = self._clock.tick(cast.states)
+        batch = self._batch_of(live, group)
+        times = self._clock.tick(batch.states)
         grads: list[Any] = [p.grad for p in live]
         low: list[tuple[Tensor, Tensor]] = []
         buckets: dict[tuple[Any, ...], list[tuple[Piece, Tensor]]] = {}
-        for p, piece, sort, t, grad in zip(live, cast.pieces, cast.sorts, times, grads, strict=True):
+        for p, piece, sort, t, grad in zip(live, batch.pieces, batch.sorts, times, grads, strict=True):
             if p.dtype in LOW_PRECISION:
                 piece = Piece(_master(p, piece.state), piece.state)
                 low.append((p, piece.w))
@@ -265,9 +265,9 @@ class RuleOptimizer(Optimizer):
                 group["angle"] = _check.number(f"angle({t})", self._angle(t), low=0, high=1.5)
             pieces, grads = [piece for piece, _ in bucket], [grad for _, grad in bucket]
             pair = self.pair(group)
-            if pair not in self._fast:
-                self._fast[pair] = Fast(*pair)
-            pieces, grads = self._fast[pair].step(pieces, grads, t, group)
+            if pair not in self._layouts:
+                self._layouts[pair] = StepLayout(*pair)
+            pieces, grads = self._layouts[pair].step(pieces, grads, t, group)
             rule = self.pair(group)[0]
             together = len(pieces) > 1 and (mesh is None or rule.shares) and group["foreach"] is not False
             ways = rule.parts([piece.w for piece in pieces], group) if together else [[i] for i in range(len(pieces))]
@@ -276,17 +276,19 @@ class RuleOptimizer(Optimizer):
         for p, w in low:
             p.copy_(w)
 
-    def _cast_of(self, live: list[Tensor], group: dict[str, Any]) -> Cast:
+    def _batch_of(self, live: list[Tensor], group: dict[str, Any]) -> StepBatch:
         """The parameters' states and sorts, looked at again only when they are others than last time."""
         states = [self.state[p] for p in live]
-        cast = self._casts.get(id(group))
-        if cast is None or not cast.holds(live, states):
+        batch = self._batches.get(id(group))
+        if batch is None or not batch.holds(live, states):
             for p, state in zip(live, states, strict=True):
                 _init_state(p, state, self.pair(group)[0])
             sorts = [(p.device, state_dtype(p), mesh_of(p)) for p in live]
-            cast = Cast(live, states, [Piece(p, s) for p, s in zip(live, states, strict=True)], sorts, kinds_of(live))
-            self._casts[id(group)] = cast
-        return cast
+            batch = StepBatch(
+                live, states, [Piece(p, s) for p, s in zip(live, states, strict=True)], sorts, kinds_of(live)
+            )
+            self._batches[id(group)] = batch
+        return batch
 
     def _step_together(
         self,
@@ -300,7 +302,7 @@ class RuleOptimizer(Optimizer):
         rule, move = self.pair(group)
 
         def pack(tensors: list[Tensor]) -> Any:
-            return Many(tensors) if together else tensors[0]
+            return TensorList(tensors) if together else tensors[0]
 
         grads = [grad if grad.dtype == dtype else grad.to(dtype) for grad in grads]
         g: Any = pack([move.prepare(grad, piece.w, group) for grad, piece in zip(grads, pieces, strict=True)])

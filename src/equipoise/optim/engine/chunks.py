@@ -64,12 +64,12 @@ class Chunks:
         averages: list[Tensor],
         columns: list[Tensor],
         numbers: dict[str, Any],
-        desk: Tensor,
+        workspace: Tensor,
     ) -> None:
-        """The step of a flat tensor that turns as one row: its sums first, while its direction waits on the desk."""
+        """The step of a flat tensor that turns as one row: its sums first; the workspace keeps its direction."""
         move = self._move
         assert isinstance(move, RowMove)
-        d, found = desk[: w.numel()], []
+        d, found = workspace[: w.numel()], []
         parts = list(zip(*(x.split(CHUNK) for x in (d, w, g, *averages)), strict=True))
         for d_, w_, g_, *some in parts:
             d_.copy_(directions(self._direction(w_, g_, some), 1)[0])

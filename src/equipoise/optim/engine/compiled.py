@@ -259,16 +259,16 @@ def inductor(
         inputs = [node.meta["val"] for node in graph.graph.nodes if node.op == "placeholder"]
         with config.patch(options), tracing(TracingContext(inputs[0].fake_mode)):
             compiled: Any = compile_fx_inner(graph, inputs)
-        with _room_kept(compiled, tuple(example[1].shape)):
+        with _reused_temporary(compiled, tuple(example[1].shape)):
             compiled(list(example))
     return compiled
 
 
-_room = threading.local()
+_workspaces = threading.local()
 
 
 @contextmanager
-def _room_kept(compiled: Any, large: tuple[int, ...]) -> Iterator[None]:
+def _reused_temporary(compiled: Any, large: tuple[int, ...]) -> Iterator[None]:
     """Let compiled code keep the memory of its one temporary of that many rows and columns, if it makes just one.
 
     Memory that is new at every call has to be given by the system, page by page: that would take as long as the step.
@@ -288,7 +288,7 @@ def _room_kept(compiled: Any, large: tuple[int, ...]) -> Iterator[None]:
     def keep(size: tuple[int, ...], stride: tuple[int, ...], dtype: torch.dtype) -> Tensor:
         if len(size) != 2 or size[1] < 2:
             return allocate(size, stride, dtype)
-        kept = _room.__dict__.setdefault("tensors", {})
+        kept = _workspaces.__dict__.setdefault("tensors", {})
         need = size[0] * size[1]
         if dtype not in kept or kept[dtype].numel() < need:
             kept[dtype] = torch.empty(need, dtype=dtype)

@@ -31,7 +31,7 @@ def summed(x: Tensor, mesh: Any) -> Tensor:
     return DTensor.from_local(x, mesh, [Partial()] * mesh.ndim).full_tensor()
 
 
-def cost(shape: Sequence[int]) -> int:
+def orthogonalization_cost(shape: Sequence[int]) -> int:
     """Of orthogonalising a matrix, up to a factor."""
     return math.prod(shape) * min(shape, default=1)
 
@@ -58,7 +58,7 @@ def divided(tensors: Sequence[Tensor], what: Callable[[Tensor], Tensor]) -> list
         everywhere = [Replicate()] * mesh.ndim
         return [_placed(DTensor.from_local(what(whole(x)), mesh, everywhere), x) for x in tensors]
     made, here = list(tensors), ranks.index(dist.get_rank())
-    order = sorted(range(len(tensors)), key=lambda i: -cost(tensors[i].shape))
+    order = sorted(range(len(tensors)), key=lambda i: -orthogonalization_cost(tensors[i].shape))
     for start in range(0, len(order), len(ranks)):
         turn = order[start : start + len(ranks)]
         mine = None

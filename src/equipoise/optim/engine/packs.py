@@ -41,7 +41,7 @@ class Batch:
 
 
 @dataclass(frozen=True)
-class Plan:
+class KernelPlan:
     """Who goes to which kernel in a step with these weights."""
 
     weights: list[Tensor]
@@ -69,7 +69,7 @@ class Pack:
         pieces: list[Piece],
         width: int,
         flat: bool,
-        desk: tuple[Tensor, Tensor],
+        workspace: tuple[Tensor, Tensor],
         names: Sequence[str],
         columns: Sequence[str],
     ):
@@ -80,7 +80,7 @@ class Pack:
         heights = [shape.numel() // width for shape in shapes]
         shape = (sum(heights),) if flat else (sum(heights), width)
         count = sum(heights) * width
-        self.w, self.g = (x[:count].view(shape) for x in desk)
+        self.w, self.g = (x[:count].view(shape) for x in workspace)
         self._w, self._g = (
             [x.view(s) for x, s in zip(y.split(heights), shapes, strict=True)] for y in (self.w, self.g)
         )

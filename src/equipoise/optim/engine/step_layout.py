@@ -14,7 +14,7 @@ from torch import Tensor
 from equipoise.optim.engine.chunks import Chunks
 from equipoise.optim.engine.clock import Clock, count_of, value_of
 from equipoise.optim.engine.compiled import SWITCHES, Kind, kernel, ones, scalar, warn
-from equipoise.optim.engine.packs import Batch, Pack, Plan, kernel_layout, kinds_of_step, laid, lies, local
+from equipoise.optim.engine.packs import Batch, KernelPlan, Pack, kernel_layout, kinds_of_step, laid, lies, local
 from equipoise.optim.engine.rate import hollow, sent
 from equipoise.optim.moves import Constrain, Move, Piece, direction, directions, step_numbers, turns
 from equipoise.optim.rules import Rule
@@ -25,7 +25,7 @@ SMALL = 2**16
 PACKED = ("flat", "neuron", "whole")
 """Kinds of rows that packs may have: elements, neurons, and tensors of one size that are a row each."""
 PACK = 2**20
-"""Weights in a pack at most: room for 4 MB each of weights and of gradients is kept for that."""
+"""Weights in a pack at most: 4 MB each of weights and of gradients is kept for that."""
 CHURN = 16
 """So many times packs may be made anew because other parameters have gradients; then there are none."""
 AUTO_WEIGHTS, AUTO_STEP = 2**22, 10
@@ -40,15 +40,15 @@ def wanted(group: dict[str, Any], t: int) -> bool:
     return bool(asked)
 
 
-class Fast:
+class StepLayout:
     """The steps of one optimizer that are not taken tensor by tensor: compiled ones, and rows of packs."""
 
     def __init__(self, rule: Rule, move: Move):
         self.rule, self.move = rule, move
         self._same = tuple(_identity(x) for x in (rule, move))
         self._churn = 0
-        self._plans: dict[tuple[Any, ...], Plan] = {}
-        self._desk: dict[tuple[Any, ...], Tensor] = {}
+        self._plans: dict[tuple[Any, ...], KernelPlan] = {}
+        self._workspaces: dict[tuple[Any, ...], Tensor] = {}
         self._clock = Clock("row_step")
 
     def step(
@@ -108,8 +108,8 @@ class Fast:
         if rows == "neuron":
             chunks.neurons(w_, g_, averages, columns, numbers)
         else:
-            desk = self._room("d", w.numel(), w.dtype, w.device)
-            chunks.whole(w_, g_, averages, columns, numbers, desk)
+            workspace = self._workspace("d", w.numel(), w.dtype, w.device)
+            chunks.whole(w_, g_, averages, columns, numbers, workspace)
         state["row_step"] = count_of(steps)
         return True
 
@@ -117,14 +117,14 @@ class Fast:
         """The numbers of a plain step; a constraint takes the place of decay."""
         return step_numbers(group) | ({"left": 1.0} if isinstance(self.move, Constrain) else {})
 
-    def _room(self, name: str, size: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+    def _workspace(self, name: str, size: int, dtype: torch.dtype, device: torch.device) -> Tensor:
         """Memory to work in, kept from step to step."""
         key = (name, dtype, device)
-        if key not in self._desk or self._desk[key].numel() < size:
-            self._desk[key] = torch.empty(size, dtype=dtype, device=device)
-        return self._desk[key]
+        if key not in self._workspaces or self._workspaces[key].numel() < size:
+            self._workspaces[key] = torch.empty(size, dtype=dtype, device=device)
+        return self._workspaces[key]
 
-    def _plan(self, pieces: list[Piece], grads: list[Tensor], group: dict[str, Any]) -> Plan:
+    def _plan(self, pieces: list[Piece], grads: list[Tensor], group: dict[str, Any]) -> KernelPlan:
         """Who goes where: made once, and again when parameters, states or options are others than then."""
         options = tuple(group.get(name) for name in ("granularity", "rotate", "reference"))
         key = (id(group), *options, group.get("speeds") is None, *map(id, [piece.w for piece in pieces]))
@@ -165,7 +165,7 @@ class Fast:
         self._clock.tick([pieces[i].state for i in batch.members])
         return []
 
-    def _sorted(self, pieces: list[Piece], grads: list[Tensor], group: dict[str, Any]) -> Plan:
+    def _sorted(self, pieces: list[Piece], grads: list[Tensor], group: dict[str, Any]) -> KernelPlan:
         sorts: dict[tuple[Any, ...], list[int]] = {}
         labels = [self._rows(piece.w, group) for piece in pieces]
         sizes = Counter(piece.w.numel() for piece, rows in zip(pieces, labels, strict=True) if rows == "whole")
@@ -183,7 +183,7 @@ class Fast:
             small = piece.w.numel() < SMALL and rows in PACKED and not hasattr(piece.w, "placements")
             packs = small and self._churn <= CHURN
             sorts.setdefault((rows, packs, steps, piece.w.dtype, g.dtype, g.device), []).append(i)
-        return Plan(
+        return KernelPlan(
             [piece.w for piece in pieces],
             kinds_of_step(pieces, grads),
             [self._batch(key[0], len(key) > 1 and key[1], members, pieces, grads) for key, members in sorts.items()],
@@ -212,13 +212,15 @@ class Fast:
                 last = chunks.pop()
                 chunks[-1] += last
             for chunk in chunks:
-                desk = self._workspace(pieces[chunk[0]].w, grads[chunk[0]].dtype)
-                batch.packs.append(Pack(chunk, pieces, width, rows == "flat", desk, self.rule.state, batch.columns))
+                workspace = self._pack_workspace(pieces[chunk[0]].w, grads[chunk[0]].dtype)
+                batch.packs.append(
+                    Pack(chunk, pieces, width, rows == "flat", workspace, self.rule.state, batch.columns)
+                )
         return batch
 
-    def _workspace(self, w: Tensor, low: torch.dtype) -> tuple[Tensor, Tensor]:
-        """Room for the weights and the gradients of a pack, the same for all packs."""
-        w_, g_ = (self._room(name, PACK + SMALL, kind, w.device) for name, kind in (("w", w.dtype), ("g", low)))
+    def _pack_workspace(self, w: Tensor, low: torch.dtype) -> tuple[Tensor, Tensor]:
+        """Memory for the weights and the gradients of a pack, the same for all packs."""
+        w_, g_ = (self._workspace(name, PACK + SMALL, kind, w.device) for name, kind in (("w", w.dtype), ("g", low)))
         return w_, g_
 
     def _rows(self, w: Tensor, group: dict[str, Any]) -> str | None:

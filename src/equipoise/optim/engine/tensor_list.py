@@ -12,10 +12,10 @@ import torch
 from torch import Tensor
 
 
-class Many:
+class TensorList:
     """A list of tensors with the few methods that rules and moves use, each one foreach call.
 
-    >>> Many([torch.tensor([1.0, 4.0]), torch.tensor([9.0])]).sqrt().tensors
+    >>> TensorList([torch.tensor([1.0, 4.0]), torch.tensor([9.0])]).sqrt().tensors
     [tensor([1., 2.]), tensor([3.])]
     """
 
@@ -24,83 +24,83 @@ class Many:
     def __init__(self, tensors: Sequence[Tensor]):
         self.tensors = list(tensors)
 
-    def mul_(self, other: Any) -> Many:
+    def mul_(self, other: Any) -> TensorList:
         """Multiply in place by a number or by as many tensors."""
         torch._foreach_mul_(self.tensors, _raw(other))
         return self
 
-    def mul(self, other: Any) -> Many:
+    def mul(self, other: Any) -> TensorList:
         """The product with a number or with as many tensors."""
-        return Many(torch._foreach_mul(self.tensors, _raw(other)))
+        return TensorList(torch._foreach_mul(self.tensors, _raw(other)))
 
-    def add_(self, other: Any, *, alpha: float = 1.0) -> Many:
+    def add_(self, other: Any, *, alpha: float = 1.0) -> TensorList:
         """Add in place a number, or alpha times as many tensors."""
-        if isinstance(other, Many):
+        if isinstance(other, TensorList):
             torch._foreach_add_(self.tensors, other.tensors, alpha=alpha)
         else:
             torch._foreach_add_(self.tensors, other)
         return self
 
-    def add(self, other: Many, *, alpha: float = 1.0) -> Many:
+    def add(self, other: TensorList, *, alpha: float = 1.0) -> TensorList:
         """The sum with alpha times as many tensors."""
-        return Many(torch._foreach_add(self.tensors, other.tensors, alpha=alpha))
+        return TensorList(torch._foreach_add(self.tensors, other.tensors, alpha=alpha))
 
-    def div(self, other: Any) -> Many:
+    def div(self, other: Any) -> TensorList:
         """The quotient by a number or by as many tensors."""
-        return Many(torch._foreach_div(self.tensors, _raw(other)))
+        return TensorList(torch._foreach_div(self.tensors, _raw(other)))
 
-    def __truediv__(self, other: Any) -> Many:
+    def __truediv__(self, other: Any) -> TensorList:
         return self.div(other)
 
-    def neg(self) -> Many:
+    def neg(self) -> TensorList:
         """The negatives."""
-        return Many(torch._foreach_neg(self.tensors))
+        return TensorList(torch._foreach_neg(self.tensors))
 
-    def sqrt(self) -> Many:
+    def sqrt(self) -> TensorList:
         """The square roots."""
-        return Many(torch._foreach_sqrt(self.tensors))
+        return TensorList(torch._foreach_sqrt(self.tensors))
 
-    def sign(self) -> Many:
+    def sign(self) -> TensorList:
         """The signs."""
-        return Many(torch._foreach_sign(self.tensors))
+        return TensorList(torch._foreach_sign(self.tensors))
 
-    def sign_(self) -> Many:
+    def sign_(self) -> TensorList:
         """The signs, in place."""
         torch._foreach_sign_(self.tensors)
         return self
 
-    def clamp_max_(self, most: float) -> Many:
+    def clamp_max_(self, most: float) -> TensorList:
         """No more than a number, in place."""
         torch._foreach_clamp_max_(self.tensors, most)
         return self
 
-    def lerp_(self, end: Many, weight: float) -> Many:
+    def lerp_(self, end: TensorList, weight: float) -> TensorList:
         """Move in place by a share `weight` of the way to `end`."""
         torch._foreach_lerp_(self.tensors, end.tensors, weight)
         return self
 
-    def lerp(self, end: Many, weight: float) -> Many:
+    def lerp(self, end: TensorList, weight: float) -> TensorList:
         """The points a share `weight` of the way to `end`."""
-        return Many(torch._foreach_lerp(self.tensors, end.tensors, weight))
+        return TensorList(torch._foreach_lerp(self.tensors, end.tensors, weight))
 
-    def addcmul_(self, a: Many, b: Many, *, value: float) -> Many:
+    def addcmul_(self, a: TensorList, b: TensorList, *, value: float) -> TensorList:
         """Add in place value · a · b."""
         torch._foreach_addcmul_(self.tensors, a.tensors, b.tensors, value)
         return self
 
-    def addcdiv_(self, a: Many, b: Many, *, value: float) -> Many:
+    def addcdiv_(self, a: TensorList, b: TensorList, *, value: float) -> TensorList:
         """Add in place value · a / b."""
         torch._foreach_addcdiv_(self.tensors, a.tensors, b.tensors, value)
         return self
 
-    def copy_(self, other: Many) -> Many:
+    def copy_(self, other: TensorList) -> TensorList:
         """Take over the values, in place."""
         torch._foreach_copy_(self.tensors, other.tensors)
         return self
 
 
 class Traced:
-    """One tensor with the methods of `Many`, changed by rebinding and not in place, and with tensors as numbers.
+    """One tensor with the methods of `TensorList`, changed by rebinding and not in place, and with tensors as numbers.
 
     What the compiler sees is so a plain formula from the old values to the new; `x` is the value now.
 
@@ -193,4 +193,4 @@ def _times(alpha: Any, x: Any) -> Any:
 
 
 def _raw(other: Any) -> Any:
-    return other.tensors if isinstance(other, Many) else other
+    return other.tensors if isinstance(other, TensorList) else other

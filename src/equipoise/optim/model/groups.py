@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, final
 from torch import Tensor, nn
 
 from equipoise import _check
-from equipoise.optim.model.roles import ROLES, Known, bare, known_parameters, unmatched
+from equipoise.optim.model.roles import ROLES, ParameterRole, bare, known_parameters, unmatched
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -177,7 +177,7 @@ def param_groups(
     return ParamGroups(groups, tied=tied, frozen=[k.name for k in known if not (frozen or k.param.requires_grad)])
 
 
-def _turning(k: Known, role: str, invariance: Invariance | None) -> dict[str, Any]:
+def _turning(k: ParameterRole, role: str, invariance: Invariance | None) -> dict[str, Any]:
     """Whether and how a parameter rotates.
 
     Where the first dimension does not count outputs, rows are no neurons, so the whole tensor turns as one.
@@ -201,7 +201,9 @@ def _options(argument: str, value: Any) -> dict[str, Any]:
     return dict(value)
 
 
-def _changes(overrides: Mapping[str, str | Mapping[str, Any]], known: Sequence[Known]) -> dict[str, dict[str, Any]]:
+def _changes(
+    overrides: Mapping[str, str | Mapping[str, Any]], known: Sequence[ParameterRole]
+) -> dict[str, dict[str, Any]]:
     """What the overrides say about each parameter, later ones over earlier ones."""
     changes: dict[str, dict[str, Any]] = {}
     for pattern, value in overrides.items():

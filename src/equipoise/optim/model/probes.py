@@ -86,9 +86,9 @@ class Probes:
             points[name] = (rows * factors.to(rows) + 0.2 * size * draw(rows.shape, rows)).reshape(p.shape)
         return points
 
-    def moved(self, points: Mapping[str, Tensor]) -> Moved:
+    def moved(self, points: Mapping[str, Tensor]) -> TemporaryWeights:
         """Other weights for a while."""
-        return Moved({self.params[name]: value for name, value in points.items()})
+        return TemporaryWeights({self.params[name]: value for name, value in points.items()})
 
     def look(self) -> None:
         """Keep what is needed of weights and gradients: three numbers for each row."""
@@ -154,7 +154,7 @@ class Probes:
         return True
 
 
-class Moved:
+class TemporaryWeights:
     """Other weights for a while."""
 
     def __init__(self, points: Mapping[Any, Tensor]):

@@ -51,7 +51,7 @@ def bare(model: nn.Module) -> nn.Module:
 
 
 @dataclass(frozen=True)
-class Known:
+class ParameterRole:
     """One parameter: its name, what it is for, and how it lies in memory."""
 
     name: str
@@ -71,7 +71,7 @@ def role_by_shape(name: str, ndim: int) -> str:
     return "matrix" if ndim > 1 else "bias" if name.endswith("bias") else "gain"
 
 
-def known_parameters(model: nn.Module, *, head: str | Sequence[str] | None = None) -> list[Known]:
+def known_parameters(model: nn.Module, *, head: str | Sequence[str] | None = None) -> list[ParameterRole]:
     """Every parameter of a model once, with its role, in the model's order.
 
     Args:
@@ -90,7 +90,7 @@ def known_parameters(model: nn.Module, *, head: str | Sequence[str] | None = Non
     return [_known(model, found, heads) for found in places.values()]
 
 
-def _known(model: nn.Module, found: list[tuple[str, Tensor]], heads: set[int]) -> Known:
+def _known(model: nn.Module, found: list[tuple[str, Tensor]], heads: set[int]) -> ParameterRole:
     names, roles, rows = [], [], True
     for name, p in found:
         inside = _PARAMETRIZED.match(name)
@@ -115,7 +115,7 @@ def _known(model: nn.Module, found: list[tuple[str, Tensor]], heads: set[int]) -
     role = next((r for r in ("embedding", "head") if r in roles), roles[0])
     first = found[0]
     tied = tuple(name for name, _ in found[1:])
-    return Known(first[0], first[1], role, rows, tuple(dict.fromkeys(names)), tied)
+    return ParameterRole(first[0], first[1], role, rows, tuple(dict.fromkeys(names)), tied)
 
 
 def output_dim(module: nn.Module) -> int:
@@ -248,7 +248,7 @@ def _told(model: nn.Module) -> nn.Module | None:
 def _sure_heads(modules: dict[str, nn.Module], owners: Sequence[nn.Module]) -> list[nn.Module]:
     """The output layers of modules called a head, outside of repeated blocks, and of lists of heads at the end.
 
-    Owners are the modules with parameters, in the model's order.
+    OptimizerRegistry are the modules with parameters, in the model's order.
     """
     sure, lists = [], []
     for name, module in modules.items():

@@ -50,7 +50,7 @@ CHECKS = (*ALWAYS, *FROM_SCRATCH, *FINE_TUNING)
 """Every check. Findings of the same severity are shown in this order."""
 
 
-def find(plan: Plan) -> tuple[Finding, ...]:
+def all_findings(plan: Plan) -> tuple[Finding, ...]:
     """All findings about a plan, most severe first."""
     others = FROM_SCRATCH if plan.setting.finetune else FINE_TUNING
     found = [f for check in CHECKS if check not in others for f in check(plan)]

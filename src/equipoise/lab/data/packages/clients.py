@@ -25,20 +25,20 @@ VERSION = {"npm": r"-(\d[^/]*)\.tgz", "pip": r"-(\d[^/]*)\.tar\.gz", "apt": r"_(
 
 @final
 @dataclass(frozen=True)
-class Archive:
+class PackageFile:
     """A package's file as the registry has it: bytes, and SHA-256 where it is known."""
 
     size: int
     sha256: str | None
 
 
-def describe(package: Package) -> Archive:
+def expected_file(package: Package) -> PackageFile:
     """What the package's file must be. Only apt is asked: versions in Debian change, the others are fixed."""
     if package.client != "apt":
-        return Archive(package.size, package.sha256)
+        return PackageFile(package.size, package.sha256)
     said = _run(package, [*_program(package), "download", "--print-uris", package.spec], Path.cwd(), dict(os.environ))
     found = URI.search(said)
-    return Archive(int(found["size"]), found["sha256"]) if found else Archive(package.size, None)
+    return PackageFile(int(found["size"]), found["sha256"]) if found else PackageFile(package.size, None)
 
 
 def fetch(package: Package, folder: Path, scratch: Path, report: Callable[[int], None]) -> Path:

@@ -95,7 +95,7 @@ def _get(package: Package, work: Path, final: Path, report: Report) -> None:
 def _archive(package: Package, work: Path, report: Report) -> Path:
     """The package's file, whole: the one that is there already, or a fetched one."""
     folder, scratch = work / "package", work / "scratch"
-    wanted = clients.describe(package)
+    wanted = clients.expected_file(package)
     found = clients.archive_in(package, folder)
     if found is not None and wanted.sha256 is not None and _sha256(found) == wanted.sha256:
         return found

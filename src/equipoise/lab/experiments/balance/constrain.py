@@ -97,7 +97,7 @@ SIZES = {
 
 
 @final
-class Constrain(Experiment):
+class ConstrainExperiment(Experiment):
     """Each optimizer and its rotational variant, at the same settings and lightly tuned."""
 
     name: ClassVar[str] = "constrain"

@@ -68,7 +68,7 @@ SIZES = {
 
 
 @final
-class Warmup(Experiment):
+class WarmupExperiment(Experiment):
     """Large batches and few epochs, with warmup and without."""
 
     name: ClassVar[str] = "warmup"

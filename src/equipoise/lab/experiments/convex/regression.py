@@ -40,7 +40,7 @@ LEAST = 1e-9
 LATE = 2 / 3
 
 
-class Setting(NamedTuple):
+class Problem(NamedTuple):
     """What the data are, and how much of them a step sees."""
 
     batch: str
@@ -150,11 +150,11 @@ class Convex(Experiment):
         loss = np.array([f["test_loss"] for f in found])
         return np.array(steps, float), np.maximum((loss - least) / (zero - least), LEAST)
 
-    def best(self, done: Sequence[Done]) -> dict[tuple[Setting, str], list[Done]]:
+    def best(self, done: Sequence[Done]) -> dict[tuple[Problem, str], list[Done]]:
         """The trials of each setting and optimizer at the lr that is best for them."""
         swept = tuned([d for d in done if d.trial.schedule == "cosine"], PATHS, "test_loss", lowest=True)
         return {
-            (Setting("full" if batch == v[0].trial.data_options["samples"] else "mini", c, e), name): v
+            (Problem("full" if batch == v[0].trial.data_options["samples"] else "mini", c, e), name): v
             for (batch, c, e, name), v in swept.items()
         }
 
@@ -180,7 +180,7 @@ class Convex(Experiment):
         return Outcome(rows, [*self.claims(seen, grid), *self.floors(flat)], {"seen": seen})
 
     def claims(
-        self, seen: Mapping[tuple[Setting, str], Sequence[_Seen]], grid: Mapping[tuple[Setting, str], Check]
+        self, seen: Mapping[tuple[Problem, str], Sequence[_Seen]], grid: Mapping[tuple[Problem, str], Check]
     ) -> list[Claim]:
         """Of the sweep; each needs the best learning rates of what it compares inside their grids."""
         settings = sorted({key[0] for key in seen})
@@ -192,7 +192,7 @@ class Convex(Experiment):
         used: list[Check] = []  # by the values of the next claim
 
         def at(name: str, condition: float, batch: str = "full", noise: float = noises[0], what: str = "last") -> Array:
-            key = (Setting(batch, condition, noise), name)
+            key = (Problem(batch, condition, noise), name)
             used.append(grid[key])
             return np.array([getattr(s, what) for s in seen[key]])
 
@@ -252,13 +252,13 @@ class Convex(Experiment):
 
     def draw(self, outcome: Outcome, figure: Any) -> None:
         """Loss left and rank of the gradient over the steps, at the highest condition number; loss left over it."""
-        seen: Mapping[tuple[Setting, str], Sequence[_Seen]] = outcome.curves["seen"]
+        seen: Mapping[tuple[Problem, str], Sequence[_Seen]] = outcome.curves["seen"]
         noise, high = min(s.noise for s, _ in seen), max(s.condition for s, _ in seen)
         axes = figure.subplots(2, 3)
         colours = dict(zip(OPTIMIZERS, ("tab:blue", "tab:orange", "tab:green"), strict=True))
         for row, batch in zip(axes, ("full", "mini"), strict=True):
             for name, colour in colours.items():
-                for one in seen.get((Setting(batch, high, noise), name), ()):
+                for one in seen.get((Problem(batch, high, noise), name), ()):
                     row[0].semilogy(one.steps, one.left, color=colour, lw=1)
                     row[1].plot(one.rank_steps, one.rank, color=colour, lw=1)
                 points = {s.condition: v for (s, n), v in seen.items() if (s.batch, s.noise, n) == (batch, noise, name)}

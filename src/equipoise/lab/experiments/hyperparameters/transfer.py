@@ -76,7 +76,7 @@ SIZES = {
 
 
 @final
-class Transfer(Experiment):
+class TransferExperiment(Experiment):
     """A sweep at the small size and at each target, and the best of the first moved to the others."""
 
     name: ClassVar[str] = "transfer"

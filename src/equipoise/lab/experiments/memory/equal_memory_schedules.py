@@ -71,7 +71,7 @@ SIZES = {
 
 
 @final
-class Schedules(Experiment):
+class SchedulesExperiment(Experiment):
     """Every schedule at its best learning rate, weight decay being the same."""
 
     name: ClassVar[str] = "schedules"

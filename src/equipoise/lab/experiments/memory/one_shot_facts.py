@@ -73,7 +73,7 @@ SIZES = {
 
 
 @final
-class Memory(Experiment):
+class MemoryExperiment(Experiment):
     """Facts shown once, over schedules; and at constant lr over weight decays."""
 
     name: ClassVar[str] = "memory"

@@ -17,7 +17,7 @@ MOST = 256
 """Steps that may wait; then only the newest of each number are kept."""
 
 
-class Lane:
+class SinkThread:
     """Hands numbers to a sink in a thread of its own.
 
     While the sink is busy, or its `every_seconds` have not passed, numbers wait; of each name the newest one is kept.
