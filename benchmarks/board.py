@@ -27,6 +27,7 @@ from typing import Any
 from bokeh.embed import file_html
 from bokeh.plotting import figure
 from bokeh.resources import INLINE
+from machine import HOST, features
 
 import equipoise as eq
 from equipoise.board.listing import Runs
@@ -69,6 +70,7 @@ def main() -> None:
     parser.add_argument("--full", action="store_true", help="100,000 steps of 200 layers")
     parser.add_argument("--runs", type=int, default=100, help="runs of the list")
     given = parser.parse_args()
+    print(features(HOST))
     steps = 100_000 if given.full else 5_000
     lists(given.runs)
     with tempfile.TemporaryDirectory() as folder:

@@ -16,6 +16,8 @@ import subprocess
 import sys
 import tempfile
 
+from machine import HOST, features
+
 TORCH = "import torch"
 JOBS = {
     "torch alone": TORCH,
@@ -43,6 +45,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=15)
     rounds = parser.parse_args().rounds
+    print(features(HOST))
     times: dict[str, list[tuple[float, float]]] = {name: [] for name in JOBS}
     with tempfile.TemporaryDirectory() as cache:
         for i in range(rounds + 1):

@@ -16,6 +16,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from machine import features
 
 from equipoise.lab.data import load
 from equipoise.lab.train import optimizers, task
@@ -84,6 +85,7 @@ def share(trial: Trial) -> float:
 
 
 def main() -> None:
+    print(features())
     for name, trial in TRIALS.items():
         found = sorted(share(trial) for _ in range(3))
         print(f"{name}: {100 * found[1]:.1f} % outside forward, backward and step (checks every {CHECK} steps)")

@@ -8,6 +8,9 @@ from functools import cache
 
 import torch
 
+HOST = torch.device("cpu")
+"""Where what needs no accelerator runs."""
+
 
 def device() -> torch.device:
     """CUDA, MPS or the CPU, the first that there is."""

@@ -18,6 +18,7 @@ import time
 from pathlib import Path
 
 import numpy as np
+from machine import HOST, features
 from timing import medians
 
 from equipoise.monitor import Column, Layout, Run, RunWriter
@@ -41,6 +42,7 @@ def write(path: Path, values: np.ndarray, layout: Layout) -> tuple[float, float]
 
 
 def main() -> None:
+    print(features(HOST))
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--full", action="store_true", help="100,000 steps of 2,000 numbers")
     steps, columns = (100_000, 2000) if parser.parse_args().full else (20_000, 500)

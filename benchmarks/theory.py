@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 import numpy as np
+from machine import HOST, features
 from timing import medians
 
 from equipoise.theory import _scan, forecast, memory
@@ -34,6 +35,7 @@ def run_memory(steps: int) -> None:
 
 
 def main() -> None:
+    print(features(HOST))
     seconds = medians(
         {
             "1e5": lambda: run(100_000),

@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from machine import device, features, wait
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
@@ -48,7 +49,7 @@ class Gpt(nn.Module):
         make = lambda: nn.TransformerEncoderLayer(width, 4, 4 * width, 0.0, batch_first=True, norm_first=True)  # noqa: E731
         self.blocks = nn.ModuleList(make() for _ in range(depth))
         self.norm = nn.LayerNorm(width)
-        self.mask = nn.Transformer.generate_square_subsequent_mask(128)
+        self.register_buffer("mask", nn.Transformer.generate_square_subsequent_mask(128))
 
     def forward(self, x: Tensor) -> Tensor:  # noqa: D102
         x = self.embedding(x)
@@ -59,9 +60,9 @@ class Gpt(nn.Module):
 
 def gpt_loop() -> tuple[nn.Module, torch.optim.Optimizer, Callable[[], Tensor]]:
     torch.manual_seed(0)
-    model = Gpt()
+    model = Gpt().to(device())
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
-    x, y = torch.randint(512, (4, 128)), torch.randint(512, (4, 128))
+    x, y = (torch.randint(512, (4, 128)).to(device()) for _ in range(2))
 
     def step() -> Tensor:
         loss = nn.functional.cross_entropy(model(x).flatten(0, 1), y.flatten())
@@ -75,9 +76,9 @@ def gpt_loop() -> tuple[nn.Module, torch.optim.Optimizer, Callable[[], Tensor]]:
 
 def mlp_loop() -> tuple[nn.Module, torch.optim.Optimizer, Callable[[], Tensor]]:
     torch.manual_seed(0)
-    model = Mlp(100, 64)
+    model = Mlp(100, 64).to(device())
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
-    x = torch.randn(512, 64)
+    x = torch.randn(512, 64).to(device())
 
     def step() -> Tensor:
         loss = model(x).square().mean()
@@ -126,6 +127,7 @@ def both_ratios(jobs: dict[str, Callable[[], object]], rounds: int) -> tuple[dic
         for name in order:
             start, work = time.perf_counter(), time.process_time()
             jobs[name]()
+            wait(device())
             times[name].append((time.perf_counter() - start, time.process_time() - work))
     base, *others = times
     wall, cpu = (
@@ -153,6 +155,7 @@ def whole_run(make: Callable[[], tuple[nn.Module, torch.optim.Optimizer, Callabl
                 for job, times in ((plain, bare), (logged, watched)):
                     start, work = time.perf_counter(), time.process_time()
                     job()
+                    wait(device())
                     times.append((time.perf_counter() - start, time.process_time() - work))
             share = seen.share
         with eq.Run.open(Path(folder, "run")) as run:
@@ -187,6 +190,7 @@ def allocated(job: Callable[[], object]) -> NDArray[np.int64]:
 
 
 def main() -> None:
+    print(features())
     for title, make, rounds, steps in (("GPT, 5 M weights", gpt_loop, 80, 200), ("200 tensors", mlp_loop, 300, 800)):
         model = make()[0]
         print(f"{title}: {sum(p.numel() for p in model.parameters()):,} weights; time with watching / without")

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 SEVERITIES = ("error", "warning", "info")
@@ -21,6 +22,8 @@ class Finding:
         expected: the usual value.
         advice: what to do.
         source: where the expectation comes from.
+        change: what to set instead, by name, as `{"weight_decay": 0.4}`; empty where a change was not shown to pay.
+        paid: what that change did to the loss on the lab's workloads, in a sentence; empty without a change.
     """
 
     code: str
@@ -30,6 +33,8 @@ class Finding:
     expected: str
     advice: str
     source: str
+    change: Mapping[str, float] = field(default_factory=dict[str, float], hash=False)
+    paid: str = ""
 
     def to_dict(self) -> dict[str, Any]:
         """As plain data for JSON."""

@@ -12,12 +12,14 @@ from tests.board import example_runs
 from tests.board.board_process import board
 from tests.board.test_server import ask
 
-from equipoise.board.listing import FIGURE, OUTCOME, Runs
+from equipoise.board import listing
+from equipoise.board.listing import Runs
 from equipoise.lab.experiments import Experiment, Outcome
 from equipoise.lab.report.claims import Claim, over_seeds
 from equipoise.lab.train.run_experiment import run_experiment
 from equipoise.lab.train.trial import Trial
 from equipoise.monitor.runs.directory import signature
+from equipoise.monitor.runs.experiment_summary import FIGURE, SUMMARY, ExperimentSummary
 from equipoise.monitor.store.schema import RunError
 
 pytest.importorskip("sklearn")
@@ -55,13 +57,13 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Path:
     shutil.copytree(root / "small", top / "outside")
     (root / "link").symlink_to(top / "outside")
     (root / "linked-file").mkdir()
-    (root / "linked-file" / OUTCOME).symlink_to(top / "outside" / OUTCOME)
+    (root / "linked-file" / SUMMARY).symlink_to(top / "outside" / SUMMARY)
     (root / "linked-figure").mkdir()
-    shutil.copy(root / "small" / OUTCOME, root / "linked-figure" / OUTCOME)
+    shutil.copy(root / "small" / SUMMARY, root / "linked-figure" / SUMMARY)
     (root / "linked-figure" / FIGURE).symlink_to(top / "outside" / FIGURE)
-    for name, text in {"junk": "<script>", "other": "[]", "half": '{"shown": 3}'}.items():
+    for name, text in {"junk": "<script>", "other": "[]", "half": '{"experiment": 3}'}.items():
         (root / name).mkdir()
-        (root / name / OUTCOME).write_text(text)
+        (root / name / SUMMARY).write_text(text)
     return root
 
 
@@ -119,9 +121,25 @@ def test_a_name_that_no_file_can_have(lab: Path, name: str) -> None:
 
 
 def test_an_outcome_that_is_too_large_is_not_read(lab: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("equipoise.board.listing.LARGEST", 10)
+    monkeypatch.setattr("equipoise.monitor.runs.experiment_summary.LARGEST", 10)
     with pytest.raises(RunError, match="cannot be read"):
         Runs(lab).outcome("small")
+
+
+def test_any_experiment_is_shown_and_not_only_the_labs(tmp_path: Path) -> None:
+    """The board knows the summary alone: no file of the lab's, and nothing of the lab."""
+    trials = (("a", "finished"), ("b", "crashed"))
+    claims = ({"claim": "it learns", "verdict": "agrees"}, {"claim": "fast", "verdict": "differs"})
+    made = ExperimentSummary("mine", "me", "large", "2026-11-18", "1 of 2 finished", ({"lr": "0.1"},), claims, trials)
+    made.write(tmp_path / "mine")
+    (line,) = Runs(tmp_path).answer({})["outcomes"]
+    assert line["verdicts"] == {"agrees": 1, "differs": 1}
+    shown = Runs(tmp_path).outcome("mine")
+    assert [t["here"] for t in shown["trials"]] == [False, False]
+    assert shown["rows"] == ({"lr": "0.1"},)
+    source = Path(listing.__file__).parent
+    for file in source.rglob("*.py"):
+        assert "outcome.json" not in file.read_text(), file
 
 
 def test_reading_a_run_does_not_make_it_newer(tmp_path: Path) -> None:

@@ -244,6 +244,20 @@ def test_the_list(root: Path) -> None:
         assert list(curve) == pytest.approx(known_run.LOSS.reshape(40, 10).mean(1), rel=1e-3)
 
 
+def test_the_list_of_what_was_logged_and_of_the_meta(root: Path) -> None:
+    told = Runs(root).answer({"columns": "name,val_loss,tokens_per_step", "sort": "name"})
+    last = f"{known_run.VALIDATION[STEPS]:.4g}"
+    assert [row["cells"] for row in told["rows"]] == [[name, last, str(known_run.TOKENS)] for name in "ab"]
+
+
+def test_the_line_at_the_end(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level("INFO", "equipoise"):
+        known_run.train(tmp_path / "a", every=EVERY)
+    (line,) = [r.getMessage() for r in caplog.records if "finished after" in r.getMessage()]
+    assert f"finished after {STEPS} steps, loss {MEAN:.4g} (mean of the last 5 %)" in line
+    assert f"{len(MEASURED)} of {STEPS} steps measured, up to step {MEASURED[-1]}; " in line
+
+
 def terminal(*words: str, command: str = "watch", width: int = 200) -> list[str]:
     done = CliRunner().invoke(app, [command, *words], env={"COLUMNS": str(width)})
     assert done.exit_code == 0, done.output

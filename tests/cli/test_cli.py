@@ -217,6 +217,20 @@ def test_planning_never_imports_torch() -> None:
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
+def test_the_command_plan_starts_light() -> None:
+    """Torch, numba and pages take longer to import than a plan to make; the translator is for live optimizers alone."""
+    code = (
+        "import sys; from equipoise.cli import main; sys.argv[1:] = "
+        "['plan', '--lr', '3e-4', '--wd', '0.1', '--steps', '2000', '--schedule', 'cosine', '--json']\n"
+        "try: main()\n"
+        "except SystemExit as end: assert not end.code\n"
+        "heavy = {'torch', 'numba', 'bokeh', 'matplotlib', 'pandas', 'scipy', 'equipoise.optim.dynamics_of'}\n"
+        "assert not heavy & set(sys.modules), heavy & set(sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    assert json.loads(done.stdout)["timescale_steps"] > 0
+
+
 def test_the_lab_lists_without_torch() -> None:
     code = (
         "import sys; from equipoise.lab.report.terminal import catalogue; "

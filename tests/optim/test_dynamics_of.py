@@ -82,3 +82,52 @@ def test_torch_muon_is_read() -> None:
         optimizer = torch.optim.Muon([w], adjust_lr_fn=rule)
         found = dynamics_of(optimizer, optimizer.param_groups[0])
         assert found.layout((24, 6)) == (1, 24, 6, pytest.approx(scale))
+
+
+class Unheard(torch.optim.Optimizer):
+    """w ← w − lr·g·|g|, which no theory here knows."""
+
+    def __init__(self, params: Any, lr: float = 0.1, weight_decay: float = 0.0, betas: tuple[float, ...] = (0.5, 1.0)):
+        super().__init__(params, {"lr": lr, "weight_decay": weight_decay, "betas": betas, "eps": (None, 1e-3)})
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        for group in self.param_groups:
+            for p in group["params"]:
+                p.sub_(group["lr"] * p.grad * p.grad.abs())
+
+
+def test_a_hand_written_optimizer_is_planned_and_watched_and_said_to_be_unknown(tmp_path: Path) -> None:
+    model = torch.nn.Linear(16, 8)
+    optimizer = Unheard(model.parameters())
+    plan = eq.plan(model, optimizer, steps=60)
+    assert any("Unheard is not known to the theory" in note for note in plan.setting.assumptions)
+    assert not plan.setting.groups[0].dynamics.known
+    generator, before = torch.Generator().manual_seed(0), model.weight.detach()
+    with eq.watch(model, optimizer, tmp_path, every=1, strict=True, quiet=True, spectra=0):
+        for _ in range(60):
+            before = model.weight.detach().clone()
+            for p in model.parameters():
+                p.grad = torch.randn(p.shape, generator=generator)
+            optimizer.step()
+    with eq.Run.open(tmp_path) as run:
+        change = float((model.weight.detach() - before).norm())
+        assert run.series("change", "weight").values[-1] == pytest.approx(change, rel=1e-4)
+        assert len(run.series("c_err", "weight").values) == 0
+        assert not run.compare("weight").known
+
+
+class Slower(Unheard):
+    """Holds another optimizer and does something of its own to its steps."""
+
+    def __init__(self, optimizer: torch.optim.Optimizer):
+        super().__init__(optimizer.param_groups)
+        self.optimizer = optimizer
+
+
+def test_a_holder_that_is_not_known_is_not_taken_for_what_it_holds() -> None:
+    w = torch.nn.Parameter(torch.eye(3))
+    optimizer = torch.optim.AdamW([w])
+    assert dynamics_of(optimizer, optimizer.param_groups[0]).known
+    found = dynamics_of(Slower(optimizer), optimizer.param_groups[0])
+    assert (found.optimizer, found.known) == ("adamw", False)

@@ -8,7 +8,7 @@ import pytest
 from tests.theory.simulated_walks import simulate
 from tests.theory.walk_cases import Case
 
-from equipoise.theory import _scan, forecast, memory, norm_budget, rotation_angle, stationary
+from equipoise.theory import Dynamics, _scan, forecast, memory, norm_budget, rotation_angle, stationary
 
 
 def warmup_cosine(steps: int, warmup: int, peak: float) -> np.ndarray:
@@ -48,6 +48,44 @@ def test_warmup_and_cosine_from_a_wrong_norm(case: Case, start: float) -> None:
     assert np.abs(f.rotation / walk.rotation - 1)[20:].max() < 0.03
     if not case.is_coupled:
         assert np.abs(f.update / walk.update - 1)[20:].max() < 0.04
+
+
+@pytest.mark.parametrize("start", [0.01, 0.05, 0.3])
+@pytest.mark.parametrize("rate", [5e-4, 1e-2])
+@pytest.mark.parametrize(
+    ("optimizer", "betas"), [("lion", (0.9, 0.99)), ("lion", (0.95, 0.98)), ("signsgdm", (0.9, 0.9))]
+)
+def test_cautious_signs_from_far_below(optimizer: str, betas: tuple[float, float], rate: float, start: float) -> None:
+    """Norm within 5 % and rotation within 12 % at every step: signs stay for long, and |w| is alike for all weights."""
+    steps, kwargs = 500, {"weight_decay": 0.5, "betas": betas, "decay": "cautious"}
+    init = start * stationary(optimizer, lr=2 * rate, size=512, **kwargs).norm
+    f = forecast(optimizer, lr=2 * rate, steps=steps, size=512, init_norm=init, **kwargs)
+    walk = simulate(optimizer, lr=np.full(steps, 2 * rate), shape=(512,), init_norm=init, rows=12, seed=4, **kwargs)
+    assert np.abs(f.norm / walk.norm - 1).max() < 0.05
+    over = np.convolve(walk.rotation, np.ones(5), "valid") / np.convolve(f.rotation, np.ones(5), "valid")
+    assert np.abs(over - 1).max() < 0.12
+
+
+@pytest.mark.parametrize("corrected", [True, False])
+@pytest.mark.parametrize("beta2", [0.95, 0.999])
+def test_averages_that_begin_with_the_first_gradient(beta2: float, corrected: bool) -> None:
+    """Within 4 % at every step: v is for long what one gradient happened to be."""
+    lr, wd, steps, beta1, rng = 0.01, 0.5, 300, 0.9, np.random.default_rng(0)
+    w = rng.standard_normal((8, 4096)) * 0.1
+    known = Dynamics("adamw", betas=(beta1, beta2), bias_correction=corrected, zero_init=False)
+    f = known.forecast(4096, lr=lr, weight_decay=wd, steps=steps, init_norm=6.4)
+    m = v = 0.0
+    for t in range(1, steps + 1):
+        norm = np.linalg.norm(w, axis=1, keepdims=True)
+        g = rng.standard_normal(w.shape) / 64 / norm
+        m, v = (g, g * g) if t == 1 else (beta1 * m + (1 - beta1) * g, beta2 * v + (1 - beta2) * g * g)
+        u = m / np.sqrt(v) * (math.sqrt(1 - beta2**t) / (1 - beta1**t) if corrected else 1.0)
+        w, old = (1 - lr * wd) * w - lr * u, w
+        now = np.linalg.norm(w, axis=1)
+        theta = np.arccos((w * old).sum(1) / now / norm[:, 0]).mean()
+        assert math.sqrt((now**2).mean()) == pytest.approx(f.norm[t - 1], rel=0.02)
+        assert theta == pytest.approx(f.rotation[t - 1], rel=0.04)
+        assert lr * math.sqrt((u * u).sum(1).mean()) == pytest.approx(f.update[t - 1], rel=0.04)
 
 
 @pytest.mark.parametrize("optimizer", ["adamw", "adam_nested", "adam_l2", "rmsprop", "sgdm", "signsgdm", "lion", "ngd"])

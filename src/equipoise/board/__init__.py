@@ -3,6 +3,9 @@
 - `report` writes runs, `write_plan` a plan, as one file.
 - `serve` shows the runs of a directory while they are written.
 - `show` implements `Plan.show` and `Run.show`.
+
+Comes in: runs and plans. Goes out: pages. Read `gather` (what a page reads of a run), `pages` (what it draws), `page`
+and `files` (one HTML file), `listing` and `server` (the directory), `live` (how often an open page looks for news).
 """
 
 from equipoise.board.files import plan_html, report, report_html, show, write_plan

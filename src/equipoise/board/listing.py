@@ -1,17 +1,16 @@
-"""The list on the live board: the runs under a directory, and the outcomes of experiments."""
+"""The list on the live board: the runs under a directory, and the experiments that they are trials of."""
 
 from __future__ import annotations
 
-import json
 import os
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
 from equipoise.monitor.runs.directory import Directory, mark_of
+from equipoise.monitor.runs.experiment_summary import FIGURE, LARGEST, SUMMARY, ExperimentSummary
 from equipoise.monitor.runs.lines import RunRow
 from equipoise.monitor.runs.select_runs import (
     COLUMNS,
@@ -26,12 +25,6 @@ from equipoise.monitor.runs.select_runs import (
 )
 from equipoise.monitor.store.schema import RunError
 
-OUTCOME, FIGURE = "outcome.json", "figure.svg"
-"""What `equipoise lab run` leaves in an experiment's folder."""
-
-LARGEST = 20_000_000
-"""Bytes of an outcome or a figure that are read."""
-
 ROWS = 500
 """Runs that a page lists at once, where nobody asks for more."""
 
@@ -40,7 +33,7 @@ SECONDS = 0.5
 
 
 class Runs(Directory):
-    """The runs and the outcomes of experiments under a directory.
+    """The runs and the experiments under a directory.
 
     Args:
         root: the directory.
@@ -60,7 +53,7 @@ class Runs(Directory):
             asked: `columns` with commas between, each percent-encoded; `sort` and `filter` as in `select_runs.select`;
                 `most`, how many.
         """
-        names, outcomes = self.walk(OUTCOME)
+        names, outcomes = self.walk(SUMMARY)
         lines = self.lines(SECONDS, names)
         columns = columns_of(unquote(c) for c in asked.get("columns", "").split(","))
         sort, words, wrong = asked.get("sort") or SORT, asked.get("filter", "")[:1000], ""
@@ -88,7 +81,7 @@ class Runs(Directory):
         """A line for each experiment: its name, preset, date, and how many claims came out how."""
         lines = []
         for name in names:
-            mark = mark_of(self.root / name / OUTCOME)
+            mark = mark_of(self.root / name / SUMMARY)
             if self._outcomes.get(name, (None,))[0] != mark:
                 self._outcomes[name] = (mark, self._line(name))
             lines.append(self._outcomes[name][1])
@@ -109,13 +102,16 @@ class Runs(Directory):
         """
         try:
             folder = (self.root / name).resolve()
-            file, figure = ((folder / part).resolve() for part in (OUTCOME, FIGURE))
+            file, figure = ((folder / part).resolve() for part in (SUMMARY, FIGURE))
             if not (self.inside(file) and file.is_file() and self.inside(figure)):
                 raise RunError(f"outcome = {name!r}: there is no such experiment here; go back to the list")
-            return read_outcome(file, figure)
+            found = ExperimentSummary.read(file)
+            picture = figure.read_bytes() if figure.is_file() and figure.stat().st_size <= LARGEST else b""
+            trials = [{"key": k, "status": status, "here": (folder / k / "run").is_dir()} for k, status in found.trials]
+            return vars(found) | {"verdicts": found.verdicts, "trials": trials, "figure": picture}
         except RunError:
             raise
-        except (OSError, RuntimeError, ValueError, KeyError, TypeError, AttributeError) as error:
+        except (OSError, RuntimeError, ValueError) as error:
             raise RunError(f"outcome = {name!r}: cannot be read ({type(error).__name__})") from None
 
 
@@ -125,22 +121,3 @@ def _row(line: RunRow, columns: Sequence[str]) -> dict[str, Any]:
     parts: dict[str, Any] = {"tags": line.values.get("tags", []), "findings": dict(line.counts), "curve": line.curve}
     cells = [parts[c] if c in parts else value_text(line, c, now) for c in columns]
     return {"name": line.values["name"], "error": line.error, "cells": cells}
-
-
-def read_outcome(file: Path, figure: Path) -> dict[str, Any]:
-    """What a page shows of an outcome: words alone, the figure as it is."""
-    if max(file.stat().st_size, figure.stat().st_size if figure.is_file() else 0) > LARGEST:
-        raise ValueError("too large")
-    stored = json.loads(file.read_text(encoding="utf-8"))
-    shown = stored["shown"]
-    tables = {part: [{str(k): str(v) for k, v in row.items()} for row in shown[part]] for part in ("rows", "claims")}
-    verdicts: dict[str, int] = {}
-    for row in tables["claims"]:
-        verdicts[row["verdict"]] = verdicts.get(row["verdict"], 0) + 1
-    words = {key: str(stored[key]) for key in ("experiment", "source", "preset", "date")}
-    trials = [
-        {"key": (key := str(t["key"])), "status": str(t["status"]), "here": (file.parent / key / "run").is_dir()}
-        for t in stored["trials"]
-    ]
-    picture = figure.read_bytes() if figure.is_file() else b""
-    return words | tables | {"verdicts": verdicts, "trials": trials, "ends": str(shown["ends"]), "figure": picture}

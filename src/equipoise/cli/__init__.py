@@ -1,4 +1,8 @@
-"""The `equipoise` command: parse, call, print. Everything heavy is imported by the command that needs it."""
+"""The `equipoise` command: parse, call, print. Everything heavy is imported by the command that needs it.
+
+Comes in: words of the command line. Goes out: text, or JSON with `--json`. Read `plan` (plan and transfer), `runs`
+(report, board, runs, tag, export, watch), `lab`; `_read` parses flags, `_out` prints.
+"""
 
 from __future__ import annotations
 

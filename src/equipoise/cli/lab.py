@@ -329,6 +329,15 @@ def lab_workloads_payoff(
     typer.echo(str(page))
 
 
+@workloads.command("describe")
+def lab_workloads_describe(stored: Stored = None) -> None:
+    """Store shapes and sizes of the workloads' parameters, where they are not stored yet: their plans need them."""
+    from equipoise.lab.workloads.plans import describe
+    from equipoise.lab.workloads.store import STORED
+
+    describe(stored or STORED, lambda name: typer.echo(name, err=True))
+
+
 @workloads.command("baselines")
 def lab_workloads_baselines(stored: Stored = None) -> None:
     """Measure the baselines without a network that are not stored yet. Takes some minutes."""

@@ -96,7 +96,7 @@ def polar_plan(
 ) -> tuple[tuple[Polynomial, ...], torch.dtype]:
     """The polynomials and the dtype that `polar` would use for x; same arguments.
 
-    >>> polynomials, dtype = plan(x=torch.zeros(8, 8, dtype=torch.float64), accuracy=1e-6)
+    >>> polynomials, dtype = polar_plan(x=torch.zeros(8, 8, dtype=torch.float64), accuracy=1e-6)
     >>> len(polynomials), dtype
     (6, torch.float64)
     """

@@ -1,7 +1,12 @@
 """Optimizers as rule × move, drop-in for `torch.optim`.
 
-A rule turns gradients into a direction (`rules`), a move turns weight and direction into the new weight (`moves`), and
-each final class is one of each with hyperparameters under torch's names.
+A rule turns gradients into a direction (`rules`), a move turns weight and direction into the new weight (`moves`),
+and each final class is one of each with hyperparameters under torch's names.
+
+Comes in: parameters with gradients. Goes out: new weights. Read `rules` (Lion's equation and the others),
+`matrix_rules` (Muon), `moves` and `sphere` (what is done with a direction), `optimizers`, `controlled` and `matrix`
+(the final classes), `engine` (how a step runs), `wrap` and `switch` (round other optimizers), `model` (parameter
+groups), `dynamics_of` (what theory knows of any torch optimizer).
 """
 
 from equipoise.optim.controlled import (

@@ -10,7 +10,8 @@ groups), by dion (`algorithm` in its groups) and by torch.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -25,16 +26,44 @@ SCALES = {
 }
 """What torch's Muon (`adjust_lr_fn`) and dion's (`adjust_lr`) call the scales of theory."""
 
-DECOUPLED = ("adamw", "muon", "lion", "adafactor", "signsgd", "sophia", "adan", "lamb", "dion")
-"""Optimizers, by a part of their name, that do w ← (1 − lr·wd)w before their step. Adam, NAdam and RAdam say it."""
+DECOUPLED = (
+    "adamw",
+    "muon",
+    "lion",
+    "adafactor",
+    "signsgd",
+    "sophia",
+    "adan",
+    "lamb",
+    "dion",
+    "ademamix",
+    "schedulefree",
+)
+"""Optimizers, by a part of their name, that do w ← (1 − lr·wd)w before their step, where their groups say nothing."""
+
+SAY_DECOUPLED = ("decoupled_weight_decay", "weight_decouple", "decouple_wd")
+"""What torch's, pytorch_optimizer's and optimi's groups call it."""
+
+MASKED = ("cautious", "caution")
+"""What groups call updates that are masked where they disagree with the gradient, which theory does not know."""
 
 PREFIXES = ("paged", "fused", "deepspeedcpu", "cpu", "distributed", "singledevice", "_")
 SUFFIXES = ("8bit", "4bit", "32bit", "fp8", "withauxadam", "cpu")
 """What is put before and after a name by those who store or share an optimizer's state in another way."""
 
+FAMILIES = {"adam": "adam", "adamw": "adamw", "sgd": "sgd", "rmsprop": "rmsprop", "muon": "muon", "lion": "lion"} | {
+    "signsgd": "sign",
+    "signsgdm": "sign",
+}
+"""What is left of a class's name, and the rule that it stands for."""
+
+TRANSPARENT = ("accelerate", "lightning", "lightning_fabric", "pytorch_lightning", "deepspeed", "equipoise")
+"""Packages whose optimizers hold another and step as it does."""
+
 SAID = (
-    "betas", "momentum", "mu", "alpha", "eps", "nesterov", "dampening", "centered", "amsgrad", "decoupled_weight_decay",
-    "adjust_lr_fn", "adjust_lr", "use_muon", "algorithm", "maximize", "ns_steps",
+    "betas", "beta1", "beta2", "momentum", "mu", "alpha", "eps", "nesterov", "dampening", "centered", "amsgrad",
+    "adjust_lr_fn", "adjust_lr", "use_muon", "algorithm", "flatten", "maximize", "ns_steps", "fixed_decay",
+    "decouple_lr", "max_lr", "cautious_wd", "cautious_factor", *SAY_DECOUPLED, *MASKED,
 )  # fmt: skip
 """What is read of a group, besides lr and weight decay."""
 
@@ -79,15 +108,19 @@ class GroupState(NamedTuple):
         return self.dynamics.decay == "cautious" and self.weight_decay > 0
 
 
+def _inwards(optimizer: Any) -> Iterator[Any]:
+    """The optimizer, and what accelerate, `Rotational`, `Switch` and the like put it round, from outside in."""
+    one = optimizer
+    while one is not None:
+        yield one
+        names = ("optimizer", "inner", "second" if getattr(one, "share", 0.0) == 1.0 else "first")
+        held = (getattr(one, name, None) for name in names)
+        one = next((h for h in held if h is not one and hasattr(h, "param_groups")), None)
+
+
 def stepping(optimizer: Any) -> Any:
-    """The optimizer that computes the step, out of what accelerate, `Rotational` or `Switch` put round it."""
-    inner, seen = optimizer, None
-    while inner is not seen:
-        seen = inner
-        for name in ("optimizer", "inner", "second" if getattr(inner, "share", 0.0) == 1.0 else "first"):
-            if hasattr(inner, name):
-                inner = getattr(inner, name)
-                break
+    """The optimizer that computes the step, out of all that others put round it."""
+    *_, inner = _inwards(optimizer)
     if not hasattr(inner, "param_groups"):
         raise ValueError(f"optimizer = {type(optimizer).__name__}: must be a torch optimizer with param_groups")
     return inner
@@ -122,16 +155,27 @@ def group_state(optimizer: Any, group: Mapping[str, Any]) -> GroupState:
 
 
 def _described(optimizer: Any, group: Mapping[str, Any]) -> tuple[Dynamics, tuple[str, ...]]:
-    one, seen = optimizer, None
-    while not hasattr(type(one), "dynamics") and one is not seen:  # out of what describes nothing itself
-        seen, one = one, getattr(one, "optimizer", one)
-        if hasattr(one, "first") and hasattr(one, "second"):
-            one = one.second if one.share == 1.0 else one.first
+    chain = tuple(_inwards(optimizer))
+    one = next((o for o in chain if hasattr(type(o), "dynamics")), chain[-1])
+    round_it = chain[: chain.index(one)]
+    outside = next((type(o).__name__ for o in round_it if type(o).__module__.partition(".")[0] not in TRANSPARENT), "")
     if hasattr(type(one), "dynamics"):
         found = one.dynamics(group)
-        return found, _own_notes(type(one).__name__, found, bool(group.get("l2") and group.get("weight_decay")))
-    said = tuple((name, _plain(group[name])) for name in SAID if name in group)
-    return _foreign(type(one).__name__, type(one).__module__, bool(group.get("weight_decay")), said)
+        notes = _own_notes(type(one).__name__, found, bool(group.get("l2") and group.get("weight_decay")))
+    else:
+        said = tuple((name, _plain(group[name])) for name in SAID if name in group)
+        if getattr(one, "decoupled_wd", False):  # lion-pytorch's, which keeps it out of its groups
+            said += (("decouple_lr", True), ("max_lr", float(one._init_lr)))
+        found, notes = _foreign(type(one).__name__, type(one).__module__, bool(group.get("weight_decay")), said)
+    if outside:
+        return _held_by(outside, type(one).__name__, found, notes)
+    return found, notes
+
+
+@lru_cache(maxsize=256)
+def _held_by(outside: str, inside: str, found: Dynamics, notes: tuple[str, ...]) -> tuple[Dynamics, tuple[str, ...]]:
+    note = f"{outside} is not known to the theory: read as the {inside} that it holds"
+    return replace(found, known=False), (note, *notes)
 
 
 @lru_cache(maxsize=256)
@@ -150,47 +194,78 @@ def _foreign(
     """The dynamics of a class that is not ours, from its name and what a group says."""
     group = dict(said)
     kind = _kind(name, group)
-    momentum = float(group.get("momentum", group.get("mu", 0.0)) or 0.0)
-    betas = group["betas"][:2] if "betas" in group else (momentum, 0.999)
+    momentum = _factor(group.get("momentum", group.get("mu")), 0.0)
+    betas = _betas(group, momentum)
     common: dict[str, Any] = {"maximize": bool(group.get("maximize"))}
     if isinstance(group.get("eps"), float):
         common["eps"] = group["eps"]
-    decoupled = bool(group.get("decoupled_weight_decay", any(word in name.lower() for word in DECOUPLED)))
+    by_name = any(word in name.lower() for word in DECOUPLED)
+    decoupled = bool(next((group[key] for key in SAY_DECOUPLED if key in group), by_name))
     notes: list[str] = []
+    strange = ""
     match kind:
         case "adam" | "adamw":
             decoupled |= kind == "adamw" or module.startswith("bitsandbytes")
-            rule = "adamw" if decoupled else "adam_l2" if decays else "adam"
+            rule = "adamw" if decoupled or group.get("decouple_lr") else "adam_l2" if decays else "adam"
             if group.get("amsgrad"):
                 notes.append("AMSGrad is read as Adam without it")
         case "sgd":
             rule, common["nesterov"] = "sgdm", bool(group.get("nesterov"))
-            if group.get("dampening"):
-                notes.append(f"SGD's dampening = {group['dampening']:g} is read as a factor on every step")
-                common["scale"] = 1 - float(group["dampening"])
+            common["coupled"] = not (decoupled or group.get("decouple_lr"))
+            if damped := group.get("dampening"):
+                share = momentum if damped is True else float(damped)  # optimi's is a flag
+                notes.append(f"SGD's dampening = {share:g} is read as a factor on every step")
+                common["scale"] = 1 - share
         case "rmsprop":
-            rule, betas = "rmsprop", (0.0, float(group.get("alpha", 0.99)))
-            if decays:  # L2 in the gradient of Adam without an average of gradients
-                rule, common["bias_correction"] = "adam_l2", False
-            if momentum or group.get("centered"):
-                notes.append("RMSprop is read without its momentum and centring")
+            rule, betas = "rmsprop", (0.0, _factor(group.get("alpha"), betas[0] if "betas" in group else 0.99))
+            common["bias_correction"] = False
+            if momentum:  # a sum of g/√v, where the nested Adam averages
+                rule, betas, common["scale"] = "adam_nested", (momentum, betas[1]), 1 / (1 - momentum)
+                strange = "L2 beside RMSprop's momentum" if decays else ""
+            elif decays:  # L2 in the gradient of Adam without an average of gradients
+                rule = "adam_l2"
+            if group.get("centered"):
+                notes.append("RMSprop is read without its centring")
         case "muon":
             rule, common["nesterov"] = "muon", bool(group.get("nesterov", True))
+            dion = "algorithm" in group
             common["scale"] = SCALES.get(group.get("adjust_lr_fn", group.get("adjust_lr")), "original")
-            betas, common["newton_schulz"] = (momentum, 0.999), int(group.get("ns_steps", 5))
+            if dion and group.get("adjust_lr") is None:
+                common["scale"] = "none"
+            common["stacked"] = not group.get("flatten")
+            betas = (momentum, 0.999)
+            # dion's five quintics, unlike the published one, bring singular values to 1 within a few per cent
+            common["newton_schulz"] = 0 if dion else int(group.get("ns_steps", 5))
         case "lion":
             rule = "lion"
+            strange = "" if decoupled or not decays else "L2 in Lion's gradient"
         case "sign":
             rule, betas = "signsgdm", (momentum or betas[0], 0.999)
         case _:
-            common["known"] = False
+            strange = name
             like = "AdamW with its lr, weight_decay and betas"
-            if "betas" in group:
+            if "betas" in group or "beta1" in group:
                 rule = "adam_l2" if decays and not decoupled else "adamw"
             else:
                 rule, like = "sgdm", "SGD with its lr, weight_decay and momentum"
                 common["coupled"] = not decoupled
+            if "schedulefree" in name.lower():
+                like += "; what it averages is not followed"
+                betas = (0.0, 0.999) if rule == "sgdm" else betas  # its "momentum" weighs that average
             notes.append(f"{name} is not known to the theory: read as {like}")
+    if rule != "adam_l2" and not common.get("coupled"):
+        if group.get("decouple_lr"):
+            common |= {"decay": "schedule", "lr_max": group.get("max_lr")}
+        elif group.get("fixed_decay"):
+            common["decay"] = "independent"
+        elif group.get("cautious_wd"):
+            common["decay"] = "cautious"
+    if any(group.get(key) for key in MASKED) or group.get("cautious_factor", 1.0) < 1.0:
+        strange = strange or "a mask on updates"
+    if strange:
+        common["known"] = False
+        if strange != name:
+            notes.append(f"{strange} is not known to the theory: {name} is read without it")
     return Dynamics(rule, betas=betas, **common), tuple(notes)
 
 
@@ -203,17 +278,24 @@ def _kind(name: str, group: Mapping[str, Any]) -> str:
         (word.removesuffix(s) for s in SUFFIXES if word.endswith(s)), None
     ):
         word = short
-    if "lion" in word:
-        return "lion"
-    if "signsgd" in word:
-        return "sign"
-    return word if word in ("adam", "adamw", "sgd", "rmsprop", "muon") else ""
+    return FAMILIES.get(word, "")
+
+
+def _betas(group: Mapping[str, Any], momentum: float) -> tuple[float, float]:
+    """Averaging factors, under the names that groups have for them."""
+    given = group.get("betas") or (group.get("beta1", momentum), group.get("beta2"))
+    return _factor(given[0], 0.9), _factor(given[1] if len(given) > 1 else None, 0.999)
+
+
+def _factor(value: Any, default: float) -> float:
+    """A factor that an average can have; of an optimizer that means something else by it, the default."""
+    return float(value) if isinstance(value, int | float) and 0 <= value < 1 else default
 
 
 def _plain(value: Any) -> Any:
     """A value of a group that can be a key: numbers out of tensors, tuples out of lists."""
     if isinstance(value, list | tuple):
-        return tuple(float(x) for x in value)
+        return tuple(map(_plain, value))
     if hasattr(value, "item"):
         return float(value)
     return value if isinstance(value, bool | str | None) else float(value) if isinstance(value, int | float) else None

@@ -6,15 +6,14 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, MutableMapping
+from collections.abc import Iterator, MutableMapping
 from typing import Any, final
 
 import torch
 from torch.optim import Optimizer
 
 from equipoise import _check
-from equipoise.optim.engine.base import evaluated
-from equipoise.optim.engine.holder import Holder, steppable, within_a_step
+from equipoise.optim.engine.holder import Held, Holder, steppable, within_a_step
 from equipoise.optim.engine.rate import readable
 
 SECOND = "second."
@@ -88,24 +87,16 @@ class Switch(Holder):
 
     # Groups
 
-    @property
+    @Held
     def defaults(self) -> dict[str, Any]:
         """The first optimizer's."""
         return self.first.defaults
 
-    @defaults.setter
-    def defaults(self, defaults: dict[str, Any]) -> None:
-        """Torch's constructor sets them; they are the first optimizer's, whatever it sets."""
-
-    @property
+    @Held
     def param_groups(self) -> list[dict[str, Any]]:
         """Parameters that share a group in both optimizers, with the options of both."""
         self._regroup()
         return self._groups
-
-    @param_groups.setter
-    def param_groups(self, groups: list[dict[str, Any]]) -> None:
-        """Torch's constructor sets them; they are made of the two's, whatever it sets."""
 
     def _regroup(self) -> None:
         """Make the groups, and again when the two got more."""
@@ -198,17 +189,6 @@ class Switch(Holder):
             return 0.0
         return min(1.0, (self._steps - self.at + 1) / (self.blend + 1))
 
-    @torch.no_grad()
-    def step(self, closure: Callable[[], Any] | None = None) -> Any:  # type: ignore[override]
-        """Take one step.
-
-        Args:
-            closure: re-evaluates the model and returns the loss.
-        """
-        loss = evaluated(closure)
-        self._step()
-        return loss
-
     @torch._disable_dynamo
     def _step(self) -> None:
         self.look()
@@ -235,14 +215,10 @@ class Switch(Holder):
 
     # State
 
-    @property
+    @Held
     def state(self) -> MutableMapping[Any, Any]:
         """The states of both, those of the second after `second.`; of one that has not begun, zeros."""
         return self._state
-
-    @state.setter
-    def state(self, state: Any) -> None:
-        """Torch's constructor sets it; it is that of the two, whatever it sets."""
 
     def _saved(self) -> dict[str, Any]:
         self.look()

@@ -17,9 +17,9 @@ from torch.optim import Optimizer
 
 from equipoise import _check
 from equipoise.optim.dynamics_of import dynamics_of
-from equipoise.optim.engine.base import LOW_PRECISION, RuleOptimizer, evaluated, without_autocast
+from equipoise.optim.engine.base import LOW_PRECISION, RuleOptimizer, without_autocast
 from equipoise.optim.engine.clock import count_of, value_of
-from equipoise.optim.engine.holder import Holder, steppable, within_a_step
+from equipoise.optim.engine.holder import Held, Holder, steppable, within_a_step
 from equipoise.optim.engine.rate import known_rate, rate
 from equipoise.optim.engine.validation import check_granularity
 from equipoise.optim.moves import Piece, turns, varied
@@ -139,32 +139,20 @@ class Rotational(Holder):
                 with torch.no_grad():
                     self._center(group)
 
-    @property
+    @Held
     def defaults(self) -> dict[str, Any]:
         """The inner optimizer's."""
         return self.inner.defaults
 
-    @defaults.setter
-    def defaults(self, defaults: dict[str, Any]) -> None:
-        """Torch's constructor sets them; they are the inner optimizer's, whatever it sets."""
-
-    @property
+    @Held
     def param_groups(self) -> list[dict[str, Any]]:
         """The inner optimizer's groups themselves."""
         return self.inner.param_groups
 
-    @param_groups.setter
-    def param_groups(self, groups: list[dict[str, Any]]) -> None:
-        """Torch's constructor sets them; they are the inner optimizer's, whatever it sets."""
-
-    @property
+    @Held
     def state(self) -> defaultdict[Any, Any]:
         """The inner optimizer's state itself, with the rows' norms and sizes in it."""
         return self.inner.state
-
-    @state.setter
-    def state(self, state: defaultdict[Any, Any]) -> None:
-        """Torch's constructor sets it; it is the inner optimizer's, whatever it sets."""
 
     @property
     def _steps(self) -> int:
@@ -231,17 +219,6 @@ class Rotational(Holder):
         if wd == 0:
             raise ValueError("weight_decay = 0 in the inner optimizer: must be > 0 to set the rotation; or give angle")
         return known.asked(shape, lr=lr, weight_decay=wd)
-
-    @torch.no_grad()
-    def step(self, closure: Callable[[], Any] | None = None) -> Any:  # type: ignore[override]
-        """Take one step.
-
-        Args:
-            closure: re-evaluates the model and returns the loss.
-        """
-        loss = evaluated(closure)
-        self._step()
-        return loss
 
     @torch._disable_dynamo
     def _step(self) -> None:

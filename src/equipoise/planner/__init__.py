@@ -1,4 +1,10 @@
-"""Setting → Plan: what hyperparameters will do over a run, what looks wrong, and what published rules suggest."""
+"""Setting → Plan: what hyperparameters will do over a run, what looks wrong, and what published rules suggest.
+
+Comes in: a model and its optimizer, flags, or a TOML file. Goes out: a `Plan` with forecasts and findings. Read
+`setting` (what a plan is made from), `live` and `toml` (where settings come from), `planning` (the forecast),
+`checks` (the findings), `show` (the terminal), `transfer` (a setting moved to another size); `pretrained` and
+`travel` are about fine-tuning.
+"""
 
 from equipoise.finding import SEVERITIES, Finding
 from equipoise.planner.planning import SCHEMA, Plan, TensorPlan, plan, plan_setting

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from equipoise.optim.dynamics_of import GroupState, group_state, stepping
+from equipoise.optim.dynamics_of import group_state, stepping
 from equipoise.optim.model.roles import known_parameters, role_by_shape
 from equipoise.planner.pretrained import Verdict, judge
 from equipoise.planner.setting import KINDS, Group, Tensor
@@ -58,12 +58,8 @@ def read_groups(optimizer: Any) -> tuple[tuple[Group, ...], tuple[str, ...]]:
     inner = stepping(optimizer)
     states = [group_state(optimizer, group) for group in inner.param_groups]
     names = [str(group.get("name", "")) for group in inner.param_groups]
-    return tuple(map(as_group, states, names)), tuple(dict.fromkeys(note for s in states for note in s.notes))
-
-
-def as_group(state: GroupState, name: str = "") -> Group:
-    """A group as it is in a step, for a setting."""
-    return Group(state.dynamics, state.lr, state.weight_decay, name)
+    groups = (Group(s.dynamics, s.lr, s.weight_decay, name) for s, name in zip(states, names, strict=True))
+    return tuple(groups), tuple(dict.fromkeys(note for s in states for note in s.notes))
 
 
 def judge_optimizers(model: torch.nn.Module | None, optimizers: Sequence[Any], finetune: bool | None) -> Verdict:

@@ -223,6 +223,8 @@ def render_findings(findings: Sequence[Finding]) -> RenderableType:
         body = Text()
         body.append(f"expected: {f.expected}\n", style="dim")
         body.append(f"→ {f.advice}\n")
+        if f.paid:
+            body.append(f"paid: {f.paid}\n")
         body.append(f.source, style="dim italic")
         parts += [head, Padding(body, (0, 0, 0, 2))]
     return Group(*parts)

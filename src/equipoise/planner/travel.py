@@ -38,6 +38,14 @@ class Travel:
         return float(self.walk[-1]) / self.start if self.start else math.inf
 
     @property
+    def learnt(self) -> float:
+        """What the updates of a random walk add, over ‖w_0‖: the distance without what decay takes of w_0.
+
+        ‖w_T − w_0‖² = learnt² + taken², as the walk is across w_0 in the mean.
+        """
+        return math.sqrt(max(0.0, self.expected**2 - self.taken**2))
+
+    @property
     def farthest(self) -> float:
         """The same if every gradient points the same way."""
         return self.steady / self.start if self.start else math.inf

@@ -7,7 +7,7 @@ optimizer's averaging filter: n = A·h + B·y, then y ← p·y + h, where h is t
 
 from __future__ import annotations
 
-from math import asin, atan2, pi, sqrt
+from math import asin, atan2, erfc, exp, pi, sqrt
 
 
 def decayed_share(c):
@@ -15,39 +15,50 @@ def decayed_share(c):
     return 0.5 + (asin(c) + c * sqrt(1.0 - c * c)) / pi
 
 
-def masked_alignment(x, q, r2, signed):
-    """The correlation c of u and w as the mask u·w ≥ 0 sees it, and E[u·w; u·w ≥ 0], from x = E⟨w,u⟩, E‖w‖², E‖u‖².
+def masked_moments(x, q, r2, d, signed):
+    """φ = E[w²; u·w ≥ 0]/E[w²], E[u·w; u·w ≥ 0], and the share of κu (`masked_split`) that is remembered as u is.
 
-    Gaussian (u, w): E[u·w; u·w ≥ 0] = √(q·r2) (√(1−c²) + c(π/2 + arcsin c))/π. For u = sign(n) it is n that is
-    Gaussian with w: c = √(π/2) x/√(q·r2), and E[|w|; n·w ≥ 0] = √(q·r2) (1 + c)/√(2π).
+    From x = E⟨w,u⟩, q = E‖w‖², r2 = E‖u‖² and the decay d where it acts. Gaussian (u, w) of correlation c:
+    E[u·w; u·w ≥ 0] = √(q·r2) (√(1−c²) + c(π/2 + arcsin c))/π. For u = sign(n) it is n that is Gaussian with w:
+    c = √(π/2) x/√(q·r2), and E[|w|; n·w ≥ 0] = √(q·r2) (1 + c)/√(2π).
 
     With momentum the mask stays for a while, w becomes a mixture of scales (kurtosis 4 to 7), w = S·v with v Gaussian,
     and the correlation of u and v is larger than that of u and w by g = √E[S²]/E[S]. Measured on simulated walks,
     g = 1 + 0.37|c| over ηλ/(1−β1) from 0.05 to 1 (the sign: 0.26|c|); `docs/log.md` has the figures.
+
+    From far below equilibrium the first gradients outweigh all later ones, the sign stays for hundreds of steps, and
+    |w| is nearly the same for all weights (kurtosis near 1), of which a share (1 + c)/2 has turned: then φ and
+    E[|w|; mask]/√(q·r2) are (1 + c)/2, c = x/√(q·r2). A correlation above the one at equilibrium, of at most
+    max(0.2, 2√d), tells it; beyond, half of the moments are of this kind (measured, as g, up to d = 0.025).
     """
     size = sqrt(q * r2)
     if size == 0.0:
-        return 0.0, 0.0
-    c = x / size * (sqrt(0.5 * pi) if signed else 1.0)
+        return 0.5, 0.0, 1.0
+    raw = x / size
+    c = raw * (sqrt(0.5 * pi) if signed else 1.0)
     g = 1.0 + (0.26 if signed else 0.37) * abs(c)
     c = min(1.0, max(-1.0, c * g))
-    if signed:
-        return c, size / g * (1.0 + c) / sqrt(2.0 * pi)
-    return c, size / g * (sqrt(1.0 - c * c) + c * (0.5 * pi + asin(c))) / pi
+    phi = decayed_share(c)
+    if not signed:
+        return phi, size / g * (sqrt(1.0 - c * c) + c * (0.5 * pi + asin(c))) / pi, 1.0
+    far = min(1.0, max(0.0, abs(raw) - max(0.2, 2.0 * sqrt(d))) / 0.3)
+    turned, own = 0.5 * (1.0 + raw), 1.0 - 0.5 * far
+    aligned = own * (1.0 + c) / (g * sqrt(2.0 * pi)) + 0.5 * far * turned
+    return own * phi + 0.5 * far * turned, size * aligned, 0.86 + 0.14 * far
 
 
-def masked_split(x, q, r2, d, phi, aligned, signed):
+def masked_split(x, q, r2, d, phi, aligned, remembered):
     """Decay of the coordinates with u·w ≥ 0 as decay of all of w and a longer step: w·mask ≈ α·w + κ·u.
 
     The mask follows u, so what it takes from w is partly u itself. Least squares on (w, u), from E[w²; mask] = φq and
     E[u·w; mask] = `aligned`. Returns the kept share 1 − dα and the addition dκ to the step. With the sign, |w| goes
-    with the length of the run of equal signs behind it, and only 0.86 of κu is remembered as u is (measured, as g).
+    with the length of the run of equal signs behind it, and only 0.86 of κu is `remembered` as u is (measured, as g).
     """
     gram = q * r2 - x * x
     if gram <= 1e-12 * q * r2:
         return 1.0 - d * phi, 0.0
     more = d * (aligned * q - phi * q * x) / gram
-    return 1.0 - d * (phi * q * r2 - aligned * x) / gram, 0.86 * more if signed else more
+    return 1.0 - d * (phi * q * r2 - aligned * x) / gram, remembered * more
 
 
 def cautious_step(q, push, inner, d, phi, aligned):
@@ -56,6 +67,27 @@ def cautious_step(q, push, inner, d, phi, aligned):
     dot = q - inner - d * phi * q
     cross = q * push - inner * inner + d * q * (d * phi * (1.0 - phi) * q + 2.0 * (aligned - phi * inner))
     return q_new, dot, cross
+
+
+def angle(cross, dot):
+    """θ of w and w' from ‖w‖²‖w'‖² − ⟨w,w'⟩², which keeps its digits at any angle, and ⟨w,w'⟩."""
+    return atan2(sqrt(max(0.0, cross)), dot)
+
+
+def begun_with_one(first, rest):
+    """E[1/v] and E[z²/v] of v = first·z² + rest, z Gaussian: averages of squares that began with one gradient, z.
+
+    E[1/v] = √(π/(2ab)) e^x erfc √x with a = first, b = rest, x = b/2a, and by its series where x is large; both are
+    1/(a + b) where there is nothing but the first gradient, whose sign is all that is left of it in z/√v.
+    """
+    if rest <= 0.0:
+        return 1.0 / first, 1.0 / first
+    x = 0.5 * rest / first if first > 0.0 else 1e9
+    if x > 30.0:
+        inverse = (1.0 - 0.5 / x + 0.75 / (x * x)) / rest
+    else:
+        inverse = sqrt(0.5 * pi / (first * rest)) * exp(x) * erfc(sqrt(x))
+    return inverse, (1.0 - rest * inverse) / first if x < 1e6 else inverse
 
 
 def first_order(factor, term, y):
@@ -89,7 +121,7 @@ def filter_moments(A, B, p, lam, G, q, y2, wy):
 
 
 def linear_moments(
-    lr, kept, l2, scale, A, B, p, beta2, adaptive, corrected, nested, cautious, invariant, grad2, size, finite_r,
+    lr, kept, l2, scale, A, B, p, beta2, adaptive, corrected, zeros, nested, cautious, invariant, grad2, size, finite_r,
     finite_x, q, norm2, rotation, update2,
 ):  # fmt: skip
     """Norm and rotation where the direction is linear in the gradients, up to Adam's 1/√v: SGDM, RMSProp, Adam.
@@ -102,25 +134,38 @@ def linear_moments(
     The tangent is exact (‖w‖²‖w'‖² − ⟨w,w'⟩² needs no decay term) and keeps its digits at any angle.
     [theory] 2 tracks u itself, which is the nested variant; here m is tracked and v̂ of the step divides all of it, as
     Adam does. finite_r and finite_x correct ‖u‖² and ⟨w,u⟩ for a v that fluctuates (`kernels.adam_factors`).
+
+    Where averages do not begin as zeros but as the first gradient g₁ and its square, v = β2^{t−1}g₁² + … is for long
+    what that one gradient happened to be, and E[1/v] is far above 1/E[v]: `begun_with_one`.
     """
     v = y2 = wy = g_y2 = 0.0  # v̂'s sum, E‖y‖², E⟨w,y⟩, and E‖y‖² of the gradient's part alone
+    v_first = g_first = w_first = e_first = 0.0  # of v, ‖n‖² and ⟨w,n⟩ what the first gradient is by itself
     pow1 = pow2 = 1.0
     for t in range(len(lr)):
+        first = pow1  # the share of the first gradient in n, where averages begin with it
         pow1 *= p
         pow2 *= beta2
         lam = l2[t]
         G = grad2 / q if invariant else grad2
         e = lr[t]
         if adaptive:
-            v = beta2 * v + (1.0 - beta2) * (G + lam * lam * q) / size
-            v_hat = v / (1.0 - pow2) if corrected else v
+            begins = not zeros and t == 0
+            square = (G + lam * lam * q) / size
+            v_first = square if begins else beta2 * v_first
+            if not begins:
+                v = beta2 * v + (1.0 - beta2) * square
+            over_v, over_own = (1.0 / v, 1.0 / v) if v_first == 0.0 else begun_with_one(v_first, v)
+            filled = 1.0 - pow2 if corrected else 1.0
             e *= sqrt(scale[t])
             if corrected:
                 e /= 1.0 - pow1
+            e_first = e if nested else e * sqrt(over_own * filled)
+            if begins:
+                g_first, G = size if nested else G, 0.0
             if nested:
-                G /= v_hat
+                G *= over_v * filled
             else:
-                e /= sqrt(v_hat)
+                e *= sqrt(over_v * filled)
             settled = 1.0 - pow2
             fix_r = 1.0 + settled * (finite_r - 1.0)
             fix_x = 1.0 + settled * (finite_x - 1.0)
@@ -129,24 +174,26 @@ def linear_moments(
             fix_r = fix_x = 1.0
         n2, wn, yn, y2_new, wy_new = filter_moments(A, B, p, lam, G, q, y2, wy)
         a = kept[t]
-        push = e * e * n2 * fix_r
-        inner = e * wn * fix_x
+        own = e_first * e_first * first * first * g_first
+        push = e * e * n2 * fix_r + own
+        inner = e * wn * fix_x + e_first * first * w_first
         if cautious:
             d = 1.0 - a
-            c, aligned = masked_alignment(inner, q, push, False)
-            phi = decayed_share(c)
+            phi, aligned, remembered = masked_moments(inner, q, push, d, False)
             q_new, dot, cross = cautious_step(q, push, inner, d, phi, aligned)
-            a, more = masked_split(inner, q, push, d, phi, aligned, False)
-            wy = a * wy_new - e * (1.0 + more) * yn
+            a, more = masked_split(inner, q, push, d, phi, aligned, remembered)
+            e, e_first = e * (1.0 + more), e_first * (1.0 + more)
         else:
+            more = 0.0
             q_new = a * a * q - 2.0 * a * inner + push
             dot = a * q - inner
             cross = q * push - inner * inner
-            wy = a * wy_new - e * yn
-        update2[t] = e * e * (A * A * G + B * B * g_y2) * fix_r
+        wy = a * wy_new - e * yn
+        w_first = a * w_first - e_first * first * g_first
+        update2[t] = (e / (1.0 + more)) ** 2 * (A * A * G + B * B * g_y2) * fix_r + own
         g_y2 = p * p * g_y2 + G
         y2 = y2_new
-        rotation[t] = atan2(sqrt(max(0.0, cross)), dot)
+        rotation[t] = angle(cross, dot)
         q = q_new
         norm2[t] = q
 
@@ -200,7 +247,7 @@ def elementwise_moments(
             q_new += share[j] * q_of[j]
         g_y2 = p * p * g_y2 + G
         update2[t] = grad_push
-        rotation[t] = atan2(sqrt(max(0.0, q * push - inner * inner)), q - inner)
+        rotation[t] = angle(q * push - inner * inner, q - inner)
         q = q_new
         norm2[t] = q
 
@@ -234,10 +281,9 @@ def saturating_moments(
         step = e
         if cautious:
             d = 1.0 - a
-            c, aligned = masked_alignment(x, q, r2, signed)
-            phi = decayed_share(c)
+            phi, aligned, remembered = masked_moments(x, q, r2, d, signed)
             q_new, dot, cross = cautious_step(q, push, inner, d, phi, e * aligned)
-            a, more = masked_split(x, q, r2, d, phi, aligned, signed)
+            a, more = masked_split(x, q, r2, d, phi, aligned, remembered)
             step += more
         else:
             q_new = a * a * q - 2.0 * a * inner + push
@@ -247,6 +293,6 @@ def saturating_moments(
         rho_last = B * (A * G + p * B * y2) / n_now  # corr(n_t, n_{t+1}) · √(N_{t+1}/N_t)
         a_last, step_last, n_last, y2 = a, step * sqrt(r2), n_now, y2_new
         update2[t] = push
-        rotation[t] = atan2(sqrt(max(0.0, cross)), dot)
+        rotation[t] = angle(cross, dot)
         q = q_new
         norm2[t] = q

@@ -14,6 +14,7 @@ import numpy as np
 
 from equipoise import _check
 from equipoise._check import Array
+from equipoise.theory._recursions import begun_with_one
 from equipoise.theory.kernels import (
     Filter,
     Kernel,
@@ -211,7 +212,8 @@ def started_square(u: Direction, t: int, *, corrected: bool, zero_init: bool = T
     """r_t: E‖u_t‖² of averages that began t steps ago, up to a factor that does not depend on t.  [theory] 7.
 
         averages that begin empty    A² + B²(1 − p^{2(t−1)})/(1 − p²)   of the filter; Adam: / (1−β1^t)², or / (1−β2^t)
-        from the first gradient      β1^{2(t−1)} + (1−β1)²(1 − β1^{2(t−1)})/(1 − β1²);   v is full from the start
+        from the first gradient      β1^{2(t−1)} E[z²/v] + (1−β1)²(1 − β1^{2(t−1)})/(1 − β1²) E[1/v],
+                                     v = β2^{t−1}z² + 1 − β2^{t−1} (`_recursions.begun_with_one`)
 
     Args:
         u: the direction; those of fixed size have it from the start.
@@ -227,7 +229,9 @@ def started_square(u: Direction, t: int, *, corrected: bool, zero_init: bool = T
         if not u.adaptive:
             return square
         return square / (1 - taps.p**t) ** 2 if corrected else square / (1 - u.beta2**t)
-    square = old + taps.A**2 * (1 - old) / (1 - taps.p**2)
+    first = u.beta2 ** (t - 1)
+    inverse, own = begun_with_one(first, 1 - first)
+    square = old * own + taps.A**2 * (1 - old) / (1 - taps.p**2) * inverse
     return square * (1 - u.beta2**t) / (1 - taps.p**t) ** 2 if corrected else square
 
 

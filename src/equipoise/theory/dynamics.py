@@ -338,6 +338,32 @@ class Dynamics:
         """
         return _settled(self, shape, lr, weight_decay, grad_norm, self.method if method is None else method)
 
+    def equilibrium(
+        self, shape: Shape | int, *, lr: Array, weight_decay: Array, grad_norm: float = 1.0
+    ) -> tuple[Array, Array, Array]:
+        """Norm, rotation and update size at which lr and weight decay of each step would settle.
+
+        NaN where decay is so strong that nothing does.
+
+        Args:
+            shape: of the tensor, or how many weights a neuron has.
+            lr: learning rate, one a step.
+            weight_decay: weight decay, one a step.
+            grad_norm: g̃, for SGDM and Adam+L2.
+        """
+
+        def settled(eta: float, lam: float) -> tuple[float, ...]:
+            if eta == 0:
+                return math.nan, 0.0, 0.0
+            try:
+                one = self.stationary(shape, lr=eta, weight_decay=lam, grad_norm=grad_norm)
+            except ValueError:
+                return math.nan, math.nan, math.nan
+            return one.norm, one.rotation, one.update
+
+        norm, rotation, update = _by_level(settled, lr, weight_decay)
+        return norm, rotation, update
+
     def asked(self, shape: Shape, *, lr: float, weight_decay: float) -> float:
         """The rotation of a move on the sphere in a step: the given angle, or the one that follows from lr and decay.
 
@@ -372,6 +398,9 @@ class Dynamics:
     ) -> Forecast:
         """Norm, rotation and update size at every step of a run; for moves that rotate, the given rotation.
 
+        Cautious decay of signs (Lion, SignSGDM), from 1 % of equilibrium on: norm within 5 % and rotation within 12 %
+        at every step for ηλ up to 0.01, 13 % and 24 % at 0.025. Beyond, from far below, do not rely on it.
+
         Args:
             shape: of the tensor, or how many weights a neuron has.
             lr: learning rate, a number or one a step.
@@ -398,6 +427,7 @@ class Dynamics:
             init_norm=_check.number("init_norm", init_norm, low=0, open_low=True),
             grad_norm=_check.number("grad_norm", grad_norm, low=0, open_low=True),
             bias_correction=self.corrects,
+            zero_init=self.zero_init,
             scale_invariant=scale_invariant,
             cautious=self.decay == "cautious",
             radial=_check.series("radial", radial, T),
@@ -409,7 +439,7 @@ class Dynamics:
         def asked(lr: float, weight_decay: float) -> tuple[float, ...]:
             return (self.asked(shape, lr=lr, weight_decay=weight_decay),)
 
-        (rotation,) = by_level(asked, eta, lam)
+        (rotation,) = _by_level(asked, eta, lam)
         whole, kept = np.full(len(eta), norm), np.asarray(self.kept(eta, lam))
         return Forecast(whole, rotation, whole * np.tan(rotation), eta, lam, kept, norm)
 
@@ -462,7 +492,7 @@ LEVELS = 64
 """Settings at which a stationary state is computed; between them it is interpolated."""
 
 
-def by_level(what: Callable[[float, float], tuple[float, ...]], lr: Array, weight_decay: Array) -> tuple[Array, ...]:
+def _by_level(what: Callable[[float, float], tuple[float, ...]], lr: Array, weight_decay: Array) -> tuple[Array, ...]:
     """The values of a function at each lr and weight decay, interpolated if there are many."""
     both = np.stack([lr, weight_decay])
     pairs, which = np.unique(both, axis=1, return_inverse=True)

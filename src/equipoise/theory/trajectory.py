@@ -46,9 +46,19 @@ class Forecast:
         return len(self.norm)
 
     @cached_property
+    def before(self) -> Array:
+        """‖w‖ before each step."""
+        return np.concatenate([[self.init_norm], self.norm[:-1]])
+
+    @cached_property
     def effective_lr(self) -> Array:
         """η_eff = ‖update‖ / ‖w before the step‖: the step's size on the normalised weights.  [norm-note]."""
-        return self.update / np.concatenate([[self.init_norm], self.norm[:-1]])
+        return self.update / self.before
+
+    @cached_property
+    def radial(self) -> Array:
+        """⟨Δ,w⟩/‖w‖² of each step."""
+        return self.norm * np.cos(self.rotation) / self.before - 1
 
     @cached_property
     def memory(self) -> Memory:
@@ -66,6 +76,7 @@ def follow(
     init_norm: float,
     grad_norm: float,
     bias_correction: bool,
+    zero_init: bool,
     scale_invariant: bool,
     cautious: bool,
     radial: Array,
@@ -83,6 +94,7 @@ def follow(
         init_norm: ‖w‖ before the first step.
         grad_norm: g̃.
         bias_correction: of Adam's averages.
+        zero_init: whether these begin as zeros; not asked where L2 goes through Adam.
         scale_invariant: whether gradients shrink as 1/‖w‖.
         cautious: whether decay acts only where u·w ≥ 0.
         radial: λ_u at every step.
@@ -113,8 +125,8 @@ def follow(
         )  # fmt: skip
     else:
         norm2, rotation, update2 = _scan.run_recursion(
-            "linear_moments", eta, left, l2, size, *taps, u.beta2, u.adaptive, bias_correction, u.nested, cautious,
-            scale_invariant, g2, float(u.size), *finite_beta2(u), q, outputs=3, steps=T,
+            "linear_moments", eta, left, l2, size, *taps, u.beta2, u.adaptive, bias_correction, zero_init, u.nested,
+            cautious, scale_invariant, g2, float(u.size), *finite_beta2(u), q, outputs=3, steps=T,
         )  # fmt: skip
     return Forecast(
         norm=np.sqrt(norm2),

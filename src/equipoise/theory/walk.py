@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike
 
 from equipoise import _check
 from equipoise._check import Array
-from equipoise.theory._recursions import decayed_share, masked_alignment, masked_split
+from equipoise.theory._recursions import masked_moments, masked_split
 from equipoise.theory.directions import Direction, autocorrelation, finite_beta2, kept_share
 
 
@@ -100,9 +100,8 @@ def _balance_cautious(u: Direction, R: Array, a: float, eta: float) -> tuple[flo
     q = _balance(u, R, a, eta)[0]
     x = phi = 0.0
     for _ in range(2000):
-        c, aligned = masked_alignment(x, q, R0, u.signed)
-        phi = decayed_share(c)
-        kept, more = masked_split(x, q, R0, d, phi, aligned, u.signed)
+        phi, aligned, remembered = masked_moments(x, q, R0, d, u.signed)
+        kept, more = masked_split(x, q, R0, d, phi, aligned, remembered)
         new_x = -(eta + more) * float((kept**lags) @ R[1:])
         new_q = (eta**2 * R0 - 2 * eta * new_x + 2 * d * eta * aligned) / ((2 - d) * d * phi)
         done = abs(new_q / q - 1) + abs(new_x - x) / math.sqrt(q * R0) < 1e-13

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +19,7 @@ from tests.monitor.store.example_runs import LAYOUT, numbers, write
 
 from equipoise.monitor import Column, Layout, Run, RunError, RunWriter
 from equipoise.monitor.store import schema
-from equipoise.monitor.store.worker import PATIENCE
+from equipoise.monitor.store.worker import INTERVAL, PATIENCE
 from equipoise.planner import Finding
 
 
@@ -153,7 +154,9 @@ def test_the_row_may_be_reused(tmp_path: Path) -> None:
         np.testing.assert_array_equal(run.series("norm", "b").values, np.arange(1, 50))
 
 
-def test_a_stalled_disk_holds_training_up_once_and_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_stalled_disk_holds_training_up_once_and_is_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Another program locks the file; the buffer fills; rows are counted and left out; then all goes on."""
     caplog.set_level(logging.WARNING)
     layout = Layout(tuple(Column("norm", f"t{i}") for i in range(1000)))
@@ -161,14 +164,21 @@ def test_a_stalled_disk_holds_training_up_once_and_is_told(tmp_path: Path, caplo
     assert writer.flush()
     other = sqlite3.connect(tmp_path / schema.FILE, isolation_level=None)
     other.execute("BEGIN IMMEDIATE")
-    slowest = 0.0
+    worker = writer._worker
+    assert worker is not None
+    in_vain, wait_for = [], worker._wake.wait_for
+
+    def counted(free: Callable[[], bool], timeout: float | None = None) -> bool:
+        found = wait_for(free, timeout)
+        if timeout == PATIENCE and not found:
+            in_vain.append(timeout)
+        return found
+
+    monkeypatch.setattr(worker._wake, "wait_for", counted)
     for step in range(1, 401):
-        start = time.perf_counter()
         writer.append(step, np.full(1000, step))
-        slowest = max(slowest, time.perf_counter() - start)
-        assert writer._worker is not None
-        assert writer._worker.waiting_bytes <= 100_000
-    assert slowest < PATIENCE + 0.5  # once, and what a busy machine adds
+        assert worker.waiting_bytes <= 100_000
+    assert len(in_vain) == 1
     other.execute("ROLLBACK")
     other.close()
     assert writer.flush()
@@ -186,16 +196,16 @@ def test_a_stalled_disk_holds_training_up_once_and_is_told(tmp_path: Path, caplo
         assert run.check() == [finding]
 
 
-def test_commits_come_within_half_a_second(tmp_path: Path) -> None:
+def test_commits_come_by_themselves(tmp_path: Path) -> None:
+    """Nobody flushes; what a kill may lose is what came since the last commit."""
+    assert INTERVAL < 0.5
     with RunWriter(tmp_path, layouts=[LAYOUT], strict=True) as writer, Run.open(tmp_path) as run:
-        waits = []
         for step in range(1, 4):
             writer.append(step, [1, 2, 3])
-            start = time.monotonic()
-            while len(run.steps) < step and time.monotonic() < start + 5:
+            end = time.monotonic() + 60
+            while len(run.steps) < step and time.monotonic() < end:
                 time.sleep(0.005)
-            waits.append(time.monotonic() - start)
-        assert min(waits) < 0.5
+            assert len(run.steps) == step
 
 
 def test_a_removed_directory_is_noticed(tmp_path: Path) -> None:

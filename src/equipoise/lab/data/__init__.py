@@ -1,4 +1,9 @@
-"""Data that needs no download, data from package registries, and loaders for your own copies."""
+"""Data that needs no download, data from package registries, and loaders for your own copies.
+
+Comes in: the name of a data set and its options. Goes out: `Data`, tensors in memory split into parts, and batches
+that are a function of seed and step. Read `base`, then any data set (`digits` is the smallest); `packages` fetches
+what is not shipped; `baselines` has the scores without a network.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Networks, from ones that train in seconds to those of the papers."""
+"""Networks, from ones that train in seconds to those of the papers.
+
+Comes in: `Data` and the options of a trial. Goes out: a `torch.nn.Module`. `make`, below, knows them by name; one
+file each.
+"""
 
 from __future__ import annotations
 

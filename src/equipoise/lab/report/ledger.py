@@ -100,7 +100,7 @@ class Entry:
 
 def keep(file: Path) -> None:
     """Store an outcome with the package, without what can be made of it, and its trials."""
-    content = {k: v for k, v in json.loads(file.read_text(encoding="utf-8")).items() if k != "shown"}
+    content = json.loads(file.read_text(encoding="utf-8"))
     parts = [f"{json.dumps(k)}: {_lines(v)}" for k, v in content.items()]
     STORED.mkdir(exist_ok=True)
     (STORED / f"{content['experiment']}.json").write_text("{\n" + ",\n".join(parts) + "\n}\n", encoding="utf-8")

@@ -132,11 +132,10 @@ def make(trial: Trial, model: nn.Module) -> tuple[torch.optim.Optimizer, Schedul
             what it would be without.
         model: whose parameters.
     """
-    maker = MAKERS[_check.choice("optimizer", trial.optimizer, MAKERS)]
-    options = dict(trial.optimizer_options)
-    curves: dict[str, Any] = {key: Schedule.from_dict(curve) for key, curve in options.pop("curves", {}).items()}
-    groups = eq.param_groups(model, head=[] if isinstance(model, Walk) else None, roles=options.pop("roles", None))
-    optimizer = maker(groups, lr=trial.lr, weight_decay=trial.weight_decay, **options)
+    options = trial.optimizer_options
+    curves: dict[str, Any] = {key: Schedule.from_dict(curve) for key, curve in options.get("curves", {}).items()}
+    roles = options.get("roles")
+    optimizer = of_groups(trial, eq.param_groups(model, head=[] if isinstance(model, Walk) else None, roles=roles))
     shape, decay = shapes(trial)
     if decay is not None:
         curves["weight_decay"] = decay * curves["weight_decay"] if "weight_decay" in curves else decay
@@ -146,3 +145,10 @@ def make(trial: Trial, model: nn.Module) -> tuple[torch.optim.Optimizer, Schedul
             raise ValueError(f"curves of {', '.join(curves)}: must be left out of a switch, which has two optimizers")
         return optimizer, BothSchedules(optimizer, lr)
     return optimizer, Scheduler(optimizer, lr=lr, relative=True, **curves)
+
+
+def of_groups(trial: Trial, groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
+    """The optimizer of a trial for the groups of `eq.param_groups`, without its schedule."""
+    maker = MAKERS[_check.choice("optimizer", trial.optimizer, MAKERS)]
+    options = {key: value for key, value in trial.optimizer_options.items() if key not in ("curves", "roles")}
+    return maker(groups, lr=trial.lr, weight_decay=trial.weight_decay, **options)

@@ -21,12 +21,13 @@ from equipoise.lab.train.run_trial import run_trial
 from equipoise.lab.train.trial import Trial
 from equipoise.lab.train.trial_store import TRIALS, TrialStore, brief, flat, stored_trials
 from equipoise.monitor import Run
+from equipoise.monitor.runs.experiment_summary import FIGURE, ExperimentSummary
 
 if TYPE_CHECKING:
     from equipoise.lab.data import Data
 
-OUTCOME, FIGURE = "outcome.json", "figure.svg"
-"""What the board shows of an experiment."""
+OUTCOME = "outcome.json"
+"""What came of an experiment, with what made it."""
 
 
 def run_experiment(
@@ -38,8 +39,8 @@ def run_experiment(
 
     Trials that come with the package (`lab/stored/trials`) or that the folder has are not trained again. One that fails
     is recorded and does not stop the rest; it is tried again the next time. The folder has a directory for each trial
-    that was trained here, named by its key, `trials.jsonl` with what is worth keeping of them, `outcome.json`, and
-    `figure.svg` where there is matplotlib.
+    that was trained here, named by its key, `trials.jsonl` with what is worth keeping of them, `outcome.json`,
+    `summary.json` for boards, and `figure.svg` where there is matplotlib.
 
     Args:
         experiment: what to run.
@@ -120,7 +121,7 @@ def _here(trials: Sequence[Trial], place: Path, device: str | None, report: Repo
 
 
 def write_outcome(experiment: Experiment, preset: str, finding: RoundsResult, folder: Path) -> None:
-    """Write the outcome: table, claims, config, versions and dates of the trials, and how each ended."""
+    """Write the outcome (table, claims, config, versions and dates of the trials, how each ended) and its summary."""
     outcome, done = finding.outcome, finding.done
     shared, own = _configs([d.trial for d in done])
     content = {
@@ -130,10 +131,6 @@ def write_outcome(experiment: Experiment, preset: str, finding: RoundsResult, fo
         "seeds": finding.seeds, "ended": finding.ended,
         "rows": [{k: _plain(v) for k, v in row.items()} for row in outcome.rows],
         "claims": [claim.to_dict() for claim in outcome.claims], "config": shared,
-        "shown": {  # in words, for pages
-            "rows": [{k: cell(v) for k, v in row.items()} for row in outcome.rows],
-            "claims": claim_rows(outcome.claims), "ends": ends([d.result for d in done]),
-        },
         "trials": [
             {"key": d.trial.key, "status": d.result.status, "seconds": round(d.result.seconds, 1), "config": differs}
             for d, differs in zip(done, own, strict=True)
@@ -143,6 +140,11 @@ def write_outcome(experiment: Experiment, preset: str, finding: RoundsResult, fo
     part = folder / f"{OUTCOME}.part"
     part.write_text(json.dumps(content, indent=1, ensure_ascii=False), encoding="utf-8")
     part.replace(folder / OUTCOME)
+    ExperimentSummary(
+        experiment=experiment.name, source=experiment.source, preset=preset, date=content["date"],
+        ends=ends([d.result for d in done]), rows=tuple({k: cell(v) for k, v in row.items()} for row in outcome.rows),
+        claims=tuple(claim_rows(outcome.claims)), trials=tuple((d.trial.key, d.result.status) for d in done),
+    ).write(folder)  # fmt: skip
 
 
 def _configs(trials: Sequence[Trial]) -> tuple[dict[str, Any], list[dict[str, Any]]]:

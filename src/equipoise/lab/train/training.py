@@ -66,6 +66,17 @@ def train(
         return _Training(trial, folder, data, device, keep).go(save, progress)
 
 
+def make_model(trial: Trial, data: Data, device: torch.device | str = "cpu") -> nn.Module:
+    """The model of a trial as it is before the first step, trained weights included where it starts from some."""
+    torch.manual_seed(trial.seed)
+    options = dict(trial.model_options)
+    start = options.pop("start", None)
+    model = models.make(trial.model, data, trial.seed, **options).to(device)
+    if start is not None:
+        load_start(model, start, device)
+    return model
+
+
 @dataclass
 class _Progress:
     """What a checkpoint holds besides tensors."""
@@ -85,12 +96,7 @@ class _Training:
         self.device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
         self.data = (data or load(trial.data, **trial.data_options)).to(self.device)
         self.batch = self.data.train.batches(trial.batch_size, trial.seed)
-        torch.manual_seed(trial.seed)
-        options = dict(trial.model_options)
-        start = options.pop("start", None)
-        model = models.make(trial.model, self.data, trial.seed, **options).to(self.device)
-        if start is not None:
-            load_start(model, start, self.device)
+        model = make_model(trial, self.data, self.device)
         if trial.channels_last:
             model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         self.model: nn.Module = model

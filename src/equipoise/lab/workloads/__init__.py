@@ -1,4 +1,8 @@
-"""Short tasks with reference sweeps, to measure what a setting costs."""
+"""Short tasks with reference sweeps, to measure what a setting costs.
+
+Comes in: the name of a workload. Goes out: stored trials, and the regret of each policy. Read `base` and `catalogue`
+(the tasks), `sweep` (what is tried, in stages), `run` and `store`, then `policies`, `regret` and `payoff` (the page).
+"""
 
 from equipoise.lab.workloads.base import HALVES, KINDS, Workload
 from equipoise.lab.workloads.catalogue import WORKLOADS

@@ -10,11 +10,11 @@ from typing import Any
 
 from equipoise.lab.report.claims import Stat, markdown
 from equipoise.lab.report.page import write_marked
-from equipoise.lab.workloads import floors
+from equipoise.lab.workloads import floors, follow
 from equipoise.lab.workloads.base import HALVES, Workload
 from equipoise.lab.workloads.catalogue import WORKLOADS
 from equipoise.lab.workloads.floors import Floors
-from equipoise.lab.workloads.policies import FIRST, POLICIES
+from equipoise.lab.workloads.policies import FIRST, FOLLOWED, POLICIES
 from equipoise.lab.workloads.regret import Regret, regrets, tuned
 from equipoise.lab.workloads.run import read_all, status
 from equipoise.lab.workloads.store import STORED, Outcomes
@@ -22,6 +22,7 @@ from equipoise.lab.workloads.sweep import best, others
 
 GROUPS = (
     [policy.name for policy in FIRST],
+    [policy.name for policy in FOLLOWED],
     [name for name in POLICIES if name.endswith((", habit's lr", ", best lr"))],
     [name for name in POLICIES if "proxy" in name],
 )
@@ -32,7 +33,9 @@ TITLE = "# Payoff\n"
 
 
 def write(page: Path, folder: Path = STORED) -> None:
-    """Write the marked part of the page, and make the page where there is none."""
+    """Write the marked part of the page, and what findings paid for the planner; make the page where there is none."""
+    if folder == STORED:
+        follow.write(follow.pairs(read_all(folder)))
     if not page.exists():
         page.write_text(TITLE, encoding="utf-8")
     write_marked(page, MARK, content(folder))
@@ -56,6 +59,10 @@ def content(folder: Path = STORED) -> str:
         "Regret: how far the test loss is above that of the sweep's best setting, in percent, over the workloads that "
         "a policy speaks to. A workload where it diverges counts as infinite.",
         markdown(summary(known)),
+        "## What it pays to follow a finding\n\n"
+        "Every stored trial of the first seed is planned. Where a finding asks for a change, and the changed setting "
+        "was trained too, the two are a pair: how far the second's test loss is above the first's, in percent.",
+        markdown(follow.rows(follow.pairs(every))) or "None yet.",
         "## The best of each sweep\n\n"
         "Chosen on validation; the test loss is a mean ± standard deviation over the seeds that there are. The "
         "baseline is the better of what needs no network: frequencies, the bigram table of text and pairs, the linear "

@@ -149,6 +149,23 @@ FIRST = (
 )
 """What needs no thought; trained first."""
 
+
+def _followed(first: Policy) -> Policy:
+    """A policy after what the plan's findings ask for."""
+
+    def choose(workload: Workload, known: Tuned) -> Trial | None:
+        from equipoise.lab.workloads.follow import followed
+        from equipoise.lab.workloads.plans import read
+
+        trial = first.choose(workload, known)
+        return None if trial is None or workload.name not in read() else followed(workload, trial)
+
+    return Policy(f"{first.name}, findings followed", f"{first.about}, then what `eq.plan` asks for", choose)
+
+
+FOLLOWED = tuple(_followed(first) for first in FIRST)
+"""What needs no thought, after the plan's findings; trained right after it."""
+
 RULES = (
     *(
         Policy(f"{code}, habit's lr", advice.RULES[code].says, _timescale(rule, tuned=False))
@@ -166,5 +183,5 @@ RULES = (
 )
 """The rules of `equipoise.theory.advice`, each as its source has it."""
 
-POLICIES = {policy.name: policy for policy in (*FIRST, *RULES)}
+POLICIES = {policy.name: policy for policy in (*FIRST, *FOLLOWED, *RULES)}
 """By name, in the order of tables. One's own may be added."""

@@ -3,7 +3,7 @@
 | stage | tries |
 |---|---|
 | coarse | every lr of the workload × lr·wd·T of 0, 0.3 and 3 |
-| habits | what needs no thought: `policies.FIRST` |
+| habits | what needs no thought, `policies.FIRST`, as it is and with the plan's findings followed |
 | edges | one more lr, or one more lr·wd·T, each with all of the other, while the best is at an end |
 | rules | what `policies.RULES` make of the workload |
 | fine | lr a factor 10^¼ beside the best, and the next lr·wd·T on both sides |
@@ -21,7 +21,7 @@ from collections.abc import Iterable, Mapping
 from equipoise import _check
 from equipoise.lab.train.trial import Trial
 from equipoise.lab.workloads.base import Workload
-from equipoise.lab.workloads.policies import FIRST, POLICIES, Tuned
+from equipoise.lab.workloads.policies import FIRST, FOLLOWED, POLICIES, Tuned
 from equipoise.lab.workloads.store import Outcomes
 
 STAGES = ("coarse", "habits", "edges", "rules", "fine", "shapes", "seeds")
@@ -50,12 +50,12 @@ def planned(workload: Workload, known: Outcomes, tuned: Tuned) -> dict[str, list
         tuned: the best settings of the workloads whose grids are done; of this one, too.
     """
     whole, _ = _extended(workload, known)
-    top = _best_of(known, whole)
+    top, early = _best_of(known, whole), (*FIRST, *FOLLOWED)
     makers = {
         "coarse": lambda: grid(workload, workload.lrs, SHRINKS),
-        "habits": lambda: _chosen(workload, [p.name for p in FIRST], tuned),
+        "habits": lambda: _chosen(workload, [p.name for p in early], tuned),
         "edges": lambda: whole,
-        "rules": lambda: _chosen(workload, [name for name, p in POLICIES.items() if p not in FIRST], tuned),
+        "rules": lambda: _chosen(workload, [name for name, p in POLICIES.items() if p not in early], tuned),
         "fine": lambda: _fine(workload, top),
         "shapes": lambda: _shapes(workload, _best_of(known, [*whole, *_fine(workload, top)])),
         "seeds": lambda: _seeds(workload, known, tuned),

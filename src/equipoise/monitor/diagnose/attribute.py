@@ -25,7 +25,6 @@ from equipoise.monitor.store.layout import Column, TensorInfo
 from equipoise.monitor.store.run import Run
 from equipoise.theory import Dynamics, Forecast
 from equipoise.theory._scan import run_recursion as scan
-from equipoise.theory.dynamics import by_level
 
 Array = NDArray[np.float64]
 
@@ -191,28 +190,17 @@ class Case:
     def _predicted(self, f: Forecast, spans: Spans | None = None) -> Predicted:
         update = f.update
         if self.dynamics.coupled:
-            before = np.concatenate([[f.init_norm], f.norm[:-1]])
-            update = np.hypot(f.norm * np.sin(f.rotation), f.norm * np.cos(f.rotation) - before)
+            update = np.hypot(f.norm * np.sin(f.rotation), f.radial * f.before)
         parts = (f.norm * self.part, f.rotation, update * self.part)
         return Predicted(*(x[self.at] if spans is None else spans.mean(x, self.first) for x in parts))
 
     @cached_property
     def equilibrium(self) -> Predicted:
         """Norm and rotation at which lr and weight decay of each measured step would settle."""
-        return self._equilibrium(self.at)
-
-    def _equilibrium(self, at: NDArray[np.int64]) -> Predicted:
-        found = by_level(self._settled, self.lr[at], self.weight_decay[at])
-        return Predicted(found[0] * self.part, found[1], found[2] * self.part)
-
-    def _settled(self, lr: float, weight_decay: float) -> tuple[float, float, float]:
-        if lr == 0:
-            return math.nan, 0.0, 0.0
-        try:
-            one = self.dynamics.stationary(self.shape, lr=lr, weight_decay=weight_decay, grad_norm=self.grad_norm)
-        except ValueError:  # decay so strong that nothing settles
-            return math.nan, math.nan, math.nan
-        return one.norm, one.rotation, one.update
+        norm, rotation, update = self.dynamics.equilibrium(
+            self.shape, lr=self.lr[self.at], weight_decay=self.weight_decay[self.at], grad_norm=self.grad_norm
+        )
+        return Predicted(norm * self.part, rotation, update * self.part)
 
     def gap(self, folds: float) -> float:
         """How far ‖w‖² should still be from its equilibrium, as a share of it.
@@ -256,13 +244,12 @@ class Case:
         Steps that are longer than the weights would ask for more than the whole of them, which has no end.
         """
         at, seen = self.at, self.seen
-        ours = _radial(own)[at]
+        ours = own.radial[at]
         if self.dynamics.coupled:
             share = self.lr[at] * drift[at] + ours - measured
             return self._every(np.clip(share, -1.0, 1.0) / self._eta)
         pull = 1 - own.kept[at] + self.lr[at] * radial[at]
-        before = np.concatenate([[own.init_norm], own.norm[:-1]])[at] * self.part
-        push = (ours + pull + self.lr[at] * drift[at]) * (before / seen.before) ** 2
+        push = (ours + pull + self.lr[at] * drift[at]) * (own.before[at] * self.part / seen.before) ** 2
         return self._every(np.clip(push - pull - measured, -1.0, 1.0 - pull) / self._eta)
 
     @property
@@ -294,8 +281,7 @@ class Case:
         with np.errstate(all="ignore"):
             ratio = (seen.norm * np.sin(seen.rotation) / (own.norm * np.sin(own.rotation) * self.part)[at]) ** 2
             if self.dynamics.by_gradient and self.scale_invariant:  # of gradients at unit norm
-                before = np.concatenate([[own.init_norm], own.norm[:-1]])[at]
-                ratio = ratio * (seen.before / before) ** 2
+                ratio = ratio * (seen.before / own.before[at]) ** 2
         return np.maximum(self._every(np.where(np.isfinite(ratio), ratio, np.nan)), 0.0)
 
     def along(self, size: Array) -> Array:
@@ -313,9 +299,3 @@ class Case:
         beta = known.averaging
         own = 1.0 if self.dynamics.by_gradient else 1.0 - beta  # SGD sums gradients, the others average them
         return scan("first_order", np.full(len(radial), beta), own * radial, outputs=1, steps=len(radial))[0]
-
-
-def _radial(f: Forecast) -> Array:
-    """⟨Δ,w⟩/‖w‖² of every step of a forecast."""
-    before = np.concatenate([[f.init_norm], f.norm[:-1]])
-    return f.norm * np.cos(f.rotation) / before - 1

@@ -1,1 +1,4 @@
-"""Callbacks for trainers: Hugging Face and Lightning."""
+"""Callbacks for trainers: Hugging Face and Lightning.
+
+Comes in: a framework's Trainer. Goes out: a watch around its steps; all measuring is that of `eq.watch`.
+"""

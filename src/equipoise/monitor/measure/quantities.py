@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from equipoise.monitor.store.layout import Quantity
+from equipoise.theory import rotation_angle
 
 Array = NDArray[np.float64]
 
@@ -105,7 +106,7 @@ def formulas(s: dict[str, Array], h: Hyper, *, only: Sequence[str] | None = None
     wu = s["dw"] + d * cw  # ⟨w,U⟩
     out = {
         "norm": np.sqrt(np.maximum(s["ww"] + 2 * s["dw"] + s["dd"], 0.0)),
-        "rotation": np.arctan2(np.sqrt(np.maximum(s["dd"] - along * along, 0.0)), norm + along),
+        "rotation": rotation_angle(norm=norm, change_norm=change, radial=along),
         "update": np.sqrt(uu),
         "grad_norm": np.sqrt(s["gg"]),
         "radial_change": along,
@@ -136,8 +137,7 @@ def formulas(s: dict[str, Array], h: Hyper, *, only: Sequence[str] | None = None
 def angle_from(start: Array, change: Array, dot: Array) -> Array:
     """Angle between w₀ and w₀ + D from ‖w₀‖², ‖D‖² and ⟨D,w₀⟩, as exact for small angles as for large ones."""
     norm = np.sqrt(start)
-    along = dot / norm
-    return np.arctan2(np.sqrt(np.maximum(change - along * along, 0.0)), norm + along)
+    return rotation_angle(norm=norm, change_norm=np.sqrt(change), radial=dot / norm)
 
 
 def distances(norm: Array, angle: Array, start: Array) -> Array:

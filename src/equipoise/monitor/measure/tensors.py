@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from operator import attrgetter, is_
 from typing import Any
@@ -16,10 +15,8 @@ from torch import Tensor
 from equipoise.monitor.attach.ranks import rank_of
 from equipoise.monitor.attach.registry import OptimizerRegistry
 from equipoise.optim.dynamics_of import dynamics_of, stepping
+from equipoise.optim.model.groups import unwrapped
 from equipoise.optim.model.roles import known_parameters
-
-WRAPPERS = re.compile(r"(^|\.)(_orig_mod|_fsdp_wrapped_module|_checkpoint_wrapped_module|module)(?=\.|$)")
-"""Parts of names that compile, FSDP, checkpointing and DDP put in."""
 
 
 @dataclass(frozen=True)
@@ -60,10 +57,12 @@ class Watched:
 
 
 def local(x: Any) -> Tensor:
-    """A DTensor's shard here; any other tensor as it is. Only for use without gradients."""
+    """A DTensor's shard here, the values of a quantized state; any other tensor as it is. Only without gradients."""
     if type(x) in (Tensor, torch.nn.Parameter):  # most are, and asking for attributes that are not there is slow
         return x
-    return x.detach().to_local() if hasattr(x, "to_local") else x
+    if hasattr(x, "to_local"):
+        x = x.detach().to_local()
+    return x if type(x).dequantize is Tensor.dequantize else x.dequantize()  # as torchao's 8-bit averages have it
 
 
 def like(x: Any, p: Any) -> Any:
@@ -81,7 +80,7 @@ def names_of(model: Any) -> dict[int, str]:
     taken: set[str] = set()
     for name, p in [] if model is None else model.named_parameters(remove_duplicate=False):
         if id(p) not in names:
-            short = WRAPPERS.sub("", name).lstrip(".")
+            short = unwrapped(name)
             # A module may itself be called "module": then the long name tells two parameters apart.
             names[id(p)] = name if short in taken else short
             taken.add(names[id(p)])

@@ -77,7 +77,7 @@ class Worker:
     def put(self, job: Callable[[RunFileWriter], object], size: int = 0) -> bool:
         """Hand over a job; False if it is left out, as there is no room for its bytes."""
         with self._wake:
-            if size and not self._room(size):
+            if size and not self._wait_for_space(size):
                 self._trouble.dropped += 1
                 return False
             self._bytes += size
@@ -121,8 +121,8 @@ class Worker:
     def _fits(self, size: int) -> bool:
         return not self._bytes or self._bytes + size <= self._limit
 
-    def _room(self, size: int) -> bool:
-        """Wait a little for room; not again until there was some."""
+    def _wait_for_space(self, size: int) -> bool:
+        """Wait a little for space; not again until there was some."""
         if not self._fits(size) and not self._stalled:
             self._now()
             if not self._wake.wait_for(lambda: self._fits(size), PATIENCE):

@@ -1,34 +1,29 @@
 """Compiled steps: one kernel per rule and move, for tensors of all shapes, from the same source as eager steps.
 
-A kernel sees rows (R, C) or a flat vector, and its hyperparameters as 0-d tensors, so that neither shapes nor schedules
-nor the step count make it compile again. It is compiled on the first step, with a message, on tensors made up for that.
-The step is traced by `make_fx` and given to Inductor as a graph: a call then costs 7 µs, where one of `torch.compile`
-looks at every argument anew and costs 40, more than the step of a small matrix.
-
-How a row stays in the cache: Inductor runs all loops of a kernel inside one loop over rows if each has that loop
-outermost and steps it by one. Three things would break that, and are kept away:
-
-- loops over whole tensors are flattened: a column of ones keeps rows and columns apart;
-- the algebra of a row would be vectorised over rows: an int16 in it (`scalar`), which Inductor does not vectorise,
-  keeps it to one row at a time;
-- it would be repeated for every weight of the row: `as_strided` has its results written down first.
+A kernel sees rows (R, C) or a flat vector, and its hyperparameters as numbers in a tensor, so that neither shapes nor
+schedules nor the step count make it compile again. It is compiled on the first step, with a message. `make_fx` traces
+the step. On the CPU its graph becomes C++ loops (`loops`), elsewhere, and where it has an operation that the loops do
+not know, Inductor compiles it.
 """
 
 from __future__ import annotations
 
+import ctypes
 import logging
 import threading
 import time
 import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from array import array
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.fx import GraphModule
 
+from equipoise.optim.engine.loops import COLUMN, MATRIX, Loops, UnsupportedError
+from equipoise.optim.engine.packs import laid
 from equipoise.optim.engine.tensor_list import Traced
 from equipoise.optim.moves import Move, plain_step
 from equipoise.optim.rows import centred
@@ -37,28 +32,34 @@ from equipoise.optim.sphere import RowMove
 
 logger = logging.getLogger("equipoise")
 
-KEPT, AGAIN = 8, 100
-"""Inductor keeps a value of more inputs than this that is used twice, and computes one of fewer again. A direction has
-more than eight. Within a row it is computed again, as the row is still in the cache and a kept one would be written to
-memory; over a whole tensor it is kept, as its gradient and averages would have to be read again."""
-
-
-def _options(kind: Kind) -> dict[str, Any]:
-    """What Inductor is asked for, as far as this torch knows it; imported here, as it takes a second."""
-    from torch._inductor import config as known
-
-    reads = AGAIN if kind.rows == "neuron" else KEPT
-    thresholds = {"realize_reads_threshold": reads, "realize_acc_reads_threshold": AGAIN}
-    options: dict[str, Any] = {name: value for name, value in thresholds.items() if hasattr(known, name)}
-    # Named, so that torch's cache does not give several threads the code for one.
-    return options | {"cpp.enable_floating_point_contract_flag": "fast", "cpp.threads": kind.threads}
-
-
 HINT = (1026, 2054)
-"""The shape that a kernel is compiled on: large enough to be worth threads, and nothing special."""
+"""The shape that a step is traced on: no two of its sizes are the same by chance."""
+
+FLAGS = ("-ftree-loop-vectorize", "-fno-math-errno", "-ffp-contract=fast")
+"""For the compiler, after those of Inductor for its own kernels. Finite or not is still told, sums keep their order."""
+
+TYPES = {torch.float32: "float", torch.float64: "double", torch.bfloat16: "uint16_t"}
 
 SWITCHES = ("nesterov", "nested", "maximize", "decay", "center")
 """Options that choose between equations. Everything else that a rule or a move reads is a number."""
+
+SHARED = 2**15
+"""Weights from which on it is worth waking threads."""
+
+
+class Call(NamedTuple):
+    """One tensor to step; numbers and the gradient stay as they are."""
+
+    numbers: Tensor
+    layout: tuple[int, ...]
+    """(rows, columns), or (size,) for a plain step, as which the matrices' memory is seen."""
+    matrices: list[Tensor]
+    """w, g and averages, dense and all with the same strides."""
+    columns: list[Tensor]
+
+
+Kernel = Callable[[list[Call]], bool]
+"""Steps several tensors; False if some do not lie as they should, and none was stepped."""
 
 
 @dataclass(frozen=True)
@@ -70,119 +71,73 @@ class Kind:
     switches: tuple[tuple[str, Any], ...]
     l2: bool
     rows: str
-    """What a row is: "flat" none, the step is plain; "neuron" a row; "part" some rows; "tensor" all rows; "single"
-    the only one."""
+    """What a row is: "flat" none, the step is plain; "row" one of several; "whole" all of the tensor."""
     numbers: tuple[str, ...]
     dtypes: tuple[torch.dtype, torch.dtype]
     """Of the weights and of the gradients."""
     device: torch.device
+    columns: int
+    """How many numbers the move keeps of a row."""
     same: tuple[Any, ...] = ()
     """What makes two rules and two moves the same: types and attributes."""
-    threads: int = field(default_factory=torch.get_num_threads)
-    """Inductor writes a kernel for one thread, or for several."""
 
     def __str__(self) -> str:
         names = (type(self.rule).__name__.removesuffix("Rule"), type(self.move).__name__)
         return f"{names[0]} × {names[1] if self.rows != 'flat' else 'Decay'}"
 
 
-@lru_cache(maxsize=64)
-def ones(rows: int, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """A column of ones."""
-    return torch.ones(rows, 1, dtype=dtype, device=device)
+def _step(kind: Kind) -> Callable[..., list[Tensor]]:
+    """The step, to be traced."""
+    group, move = dict(kind.switches), kind.move
 
-
-@lru_cache(maxsize=16)
-def scalar(device: torch.device) -> Tensor:
-    """The number one in a type that Inductor does not vectorise."""
-    return torch.ones(1, dtype=torch.int16, device=device)
-
-
-def _direction(
-    kind: Kind, w: Tensor, g: Tensor, averages: list[Traced], numbers: dict[str, Tensor], one: Tensor | None = None
-) -> Any:
-    group = dict(kind.switches)
-    if group.get("center") and kind.rows != "flat":
-        g = centred(g)
-    elif one is not None:
-        g = g * one
-    if group["maximize"]:
-        g = -g
-    if kind.l2:
-        g = g + w * numbers["l2"]
-    taken = {name.removeprefix("rule."): x for name, x in numbers.items() if name.startswith("rule.")}
-    return kind.rule(Traced(g), tuple(averages), taken, group)
-
-
-def _own(numbers: dict[str, Tensor]) -> dict[str, Tensor]:
-    return {name.removeprefix("move."): x for name, x in numbers.items() if name.startswith("move.")}
-
-
-def _write(kind: Kind) -> Callable[[list[Tensor]], list[Tensor]]:
-    """The step as a function of numbers, w, g, averages, and for rows ones, scalar and columns, to be compiled.
-
-    It changes w and the averages, and returns the new columns.
-    """
-    averages = 3 + len(kind.rule.state)
-
-    def flat(tensors: list[Tensor]) -> list[Tensor]:
-        numbers, w, g, *old = tensors
+    def step(numbers: Tensor, w: Tensor, g: Tensor, *others: Tensor) -> list[Tensor]:
         named = dict(zip(kind.numbers, numbers.unbind(), strict=True))
-        new, weight = [Traced(x) for x in old], Traced(w)
-        u = _direction(kind, w, g.to(w.dtype), new, named)
-        plain_step(weight, u, _own(named), dict(kind.switches))
-        for x, y in zip([w, *old], [weight, *new], strict=True):
-            x.copy_(y.x)
-        return []
-
-    def by_rows(tensors: list[Tensor]) -> list[Tensor]:
-        (numbers, w, g, *old), (one, single, *columns) = tensors[:averages], tensors[averages:]
-        move, group = kind.move, dict(kind.switches)
-        named = dict(zip(kind.numbers, numbers.unbind(), strict=True))
-        new = [Traced(x) for x in old]
-        u = _direction(kind, w, g.to(w.dtype), new, named, one)
-        if not isinstance(move, RowMove):
-            weight = Traced(w)
-            plain_step(weight, u, _own(named), group)
-            result = weight.x
+        old, columns = others[: len(kind.rule.state)], others[len(kind.rule.state) :]
+        averages, weight, new = [Traced(x) for x in old], Traced(w), []
+        g = g.to(w.dtype)
+        if group.get("center") and kind.rows != "flat":
+            g = centred(g)
+        if group["maximize"]:
+            g = -g
+        if kind.l2:
+            g = g + w * named["l2"]
+        u = kind.rule(Traced(g), tuple(averages), _part("rule.", named), group)
+        if not isinstance(move, RowMove) or kind.rows == "flat":
+            plain_step(weight, u, _part("move.", named), group)
         else:
             d = (u.value() if isinstance(u, Ratio) else u).x
-            dots, d = move.products(w, d, group), move.direction(d, group)
-            parts = columns[0].shape[0]
-            if kind.rows != "neuron":
-                dots = tuple(x.reshape(parts, -1).sum(1, keepdim=True) for x in dots)
-            ww, dw, dd = dots
-            columns, keep, push = move.turn(ww * single, dw, dd, tuple(columns), _own(named))
-            keep, push = (torch.as_strided(x, (parts, 1), (1, 1)) for x in (keep, push))
-            if kind.rows != "neuron":
-                keep, push = (x.expand(-1, w.shape[0] // x.shape[0]).reshape(-1, 1) for x in (keep, push))
-            result = w * keep - torch.where(push == 0, 0.0, d * push)
-        for x, y in zip([w, *old], [result, *(y.x for y in new)], strict=True):
+            products, d = move.products(w, d, group), move.direction(d, group)
+            new, keep, push = move.turn(*products, tuple(columns), _part("move.", named))
+            weight.x = w * keep - torch.where(push == 0, 0.0, d * push)
+        for x, y in zip([w, *old, *columns], [weight.x, *(y.x for y in averages), *new], strict=True):
             x.copy_(y)
-        return list(columns)
+        return []
 
-    return flat if kind.rows == "flat" else by_rows
+    return step
 
 
-_kernels: dict[Kind, Callable[[list[Tensor]], list[Tensor]] | None] = {}
+def _part(prefix: str, numbers: dict[str, Tensor]) -> dict[str, Tensor]:
+    return {name.removeprefix(prefix): x for name, x in numbers.items() if name.startswith(prefix)}
+
+
+_kernels: dict[Kind, Kernel | None] = {}
 _warned: set[tuple[str, bool]] = set()
 
 
-def kernel(kind: Kind, columns: int, loud: bool) -> Callable[[list[Tensor]], list[Tensor]] | None:
+def kernel(kind: Kind, loud: bool) -> Kernel | None:
     """The compiled step of a kind, or None where it can't be compiled; the first call compiles.
 
     Args:
         kind: what is wanted.
-        columns: how many columns the move keeps.
         loud: say it where it can't be compiled; whoever asked for it wants to know.
     """
     if kind not in _kernels:
         if torch._C._len_torch_dispatch_stack() > 0:  # somebody looks at every operation: not the time to compile
             return None
-        logger.warning("compiling the step of %s: once, some 10 s; later runs take it from torch's cache", kind)
+        logger.warning("compiling the step of %s: once, some seconds; later runs take it from torch's cache", kind)
         start = time.perf_counter()
         try:
-            _kernels[kind] = _compile(kind, columns)
+            _kernels[kind] = _compile(kind)
             logger.warning("compiled in %.1f s", time.perf_counter() - start)
         except Exception as error:  # whatever a compiler may say: the step itself does not need one
             _kernels[kind] = None
@@ -211,92 +166,107 @@ def warn(name: str, why: str, loud: bool) -> None:
         logger.info(message)
 
 
-def _compile(kind: Kind, columns: int) -> Callable[[list[Tensor]], list[Tensor]]:
-    # Made up tensors, no two dimensions of the same size, so that no two are taken to be equal.
+def _compile(kind: Kind) -> Kernel:
     dtype, low = kind.dtypes
-    device = kind.device
     rows, width = HINT
-    shape = {"flat": (rows * width,), "single": (1, rows * width)}.get(kind.rows, HINT)
+    shape = {"flat": (rows * width,), "whole": (1, rows * width)}.get(kind.rows, HINT)
 
     def zeros(*shape: int, dtype: torch.dtype = dtype) -> Tensor:
-        return torch.zeros(shape, dtype=dtype, device=device)
+        return torch.zeros(shape, dtype=dtype, device=kind.device)
 
-    example = [torch.ones(len(kind.numbers), dtype=dtype, device=device), zeros(*shape), zeros(*shape, dtype=low)]
+    example = [zeros(len(kind.numbers)), zeros(*shape), zeros(*shape, dtype=low)]
     example += [zeros(*shape) for _ in kind.rule.state]
-    if kind.rows != "flat":
-        example += [ones(shape[0], dtype, device), scalar(device)]
-        height = {"neuron": rows, "part": rows // 2}.get(kind.rows, 1)
-        example += [zeros(height, 1) for _ in range(columns)]
-    return inductor(_write(kind), example, _options(kind))
+    example += [zeros(shape[0], 1) for _ in range(kind.columns)]
+    graph = _traced(_step(kind), example)
+    if kind.device.type == "cpu":
+        try:
+            return CpuKernel(graph, kind)
+        except UnsupportedError as why:
+            logger.info("the step of %s is compiled by Inductor: %s", kind, why)
+    return _inductor(graph)
 
 
-def inductor(
-    function: Callable[[list[Tensor]], list[Tensor]], example: list[Tensor], options: dict[str, Any]
-) -> Callable[[list[Tensor]], list[Tensor]]:
-    """A function of a list of tensors, compiled by Inductor for all sizes but 0 and 1.
-
-    Arguments must differ from the example's in sizes alone; the compiled code checks sizes and strides itself.
-
-    Args:
-        function: it may change its tensors in place, and returns a list of new ones.
-        example: arguments, no two sizes of which are the same by chance. The second is as large as any.
-        options: for Inductor.
-    """
-    from torch._guards import TracingContext, tracing
-    from torch._inductor import config
-    from torch._inductor.compile_fx import compile_fx_inner
+def _traced(function: Callable[..., list[Tensor]], example: list[Tensor]) -> GraphModule:
     from torch._inductor.decomposition import select_decomp_table
     from torch.fx.experimental.proxy_tensor import make_fx
 
-    def listed(*tensors: Tensor) -> list[Tensor]:
-        return function(list(tensors))
-
+    decompositions = select_decomp_table()
+    trace = make_fx(torch.func.functionalize(function), tracing_mode="symbolic", decomposition_table=decompositions)
     with torch.no_grad():
-        trace = make_fx(
-            torch.func.functionalize(listed), tracing_mode="symbolic", decomposition_table=select_decomp_table()
-        )
-        graph = trace(*example)
-        inputs = [node.meta["val"] for node in graph.graph.nodes if node.op == "placeholder"]
-        with config.patch(options), tracing(TracingContext(inputs[0].fake_mode)):
-            compiled: Any = compile_fx_inner(graph, inputs)
-        with _reused_temporary(compiled, tuple(example[1].shape)):
-            compiled(list(example))
-    return compiled
+        return trace(*example)
+
+
+def _inductor(graph: GraphModule) -> Kernel:
+    """A graph, compiled by Inductor for all sizes but 0 and 1, which it checks itself."""
+    from torch._guards import TracingContext, tracing
+    from torch._inductor.compile_fx import compile_fx_inner
+
+    inputs = [node.meta["val"] for node in graph.graph.nodes if node.op == "placeholder"]
+    with torch.no_grad(), tracing(TracingContext(inputs[0].fake_mode)):
+        compiled: Any = compile_fx_inner(graph, inputs)
+
+    def run(calls: list[Call]) -> bool:
+        for numbers, layout, matrices, columns in calls:
+            compiled([numbers, *[laid(x, layout) for x in matrices], *columns])
+        return True
+
+    return run
+
+
+class CpuKernel:
+    """The loops of a graph, compiled.
+
+    Args:
+        graph: of the step.
+        kind: of the step.
+    """
+
+    def __init__(self, graph: GraphModule, kind: Kind):
+        from torch._inductor.codecache import CppCodeCache
+
+        dtype, low = kind.dtypes
+        if dtype not in TYPES or low not in TYPES:
+            raise UnsupportedError(f"no loop for {dtype} with gradients in {low}")
+        self._dtypes = [dtype, low] + [dtype for _ in kind.rule.state]
+        self._whole = kind.rows != "row"
+        levels = [MATRIX for _ in self._dtypes] + [COLUMN] * kind.columns
+        loops = Loops(graph.graph, levels, self._whole)
+        self._buffers = len(loops.buffers)
+        types = [TYPES[x] for x in self._dtypes] + [TYPES[dtype]] * kind.columns
+        library = CppCodeCache.load(loops.source(types), extra_flags=FLAGS)
+        self._call = library.step
+        self._call.argtypes, self._call.restype = [ctypes.c_void_p], None
+
+    def __call__(self, calls: list[Call]) -> bool:
+        """Take the steps; if one can't be taken, none is."""
+        table, widest, weights = [], 1, 0
+        for numbers, layout, matrices, columns in calls:
+            rows, width = layout if len(layout) == 2 else (1, *layout)
+            if not self._fits(rows, width, matrices, columns):
+                return False
+            widest, weights = max(widest, width), weights + rows * width
+            table += [rows, width, *[x.data_ptr() for x in (numbers, *matrices, *columns)]]
+        threads = torch.get_num_threads() if weights >= SHARED else 1
+        workspace = _workspace(self._buffers * widest * (1 if self._whole else threads), self._dtypes[0])
+        arguments = array("q", [len(calls), threads, widest, workspace.data_ptr(), *table])
+        self._call(arguments.buffer_info()[0])
+        return True
+
+    def _fits(self, rows: int, width: int, matrices: list[Tensor], columns: list[Tensor]) -> bool:
+        """Whether memory is as the code takes it to be; it would not notice."""
+        size, stride, own = rows * width, matrices[0].stride(), self._dtypes[0]
+        for x, dtype in zip(matrices, self._dtypes, strict=True):
+            if x.dtype is not dtype or x.numel() != size or x.stride() != stride:
+                return False
+        return all(x.dtype is own and x.numel() == rows and x.is_contiguous() for x in columns)
 
 
 _workspaces = threading.local()
 
 
-@contextmanager
-def _reused_temporary(compiled: Any, large: tuple[int, ...]) -> Iterator[None]:
-    """Let compiled code keep the memory of its one temporary of that many rows and columns, if it makes just one.
-
-    Memory that is new at every call has to be given by the system, page by page: that would take as long as the step.
-    """
-    code = getattr(compiled, "current_callable", None)
-    names = getattr(getattr(code, "__func__", code), "__globals__", {})
-    allocate = names.get("empty_strided_cpu")
-    if allocate is None or len(large) != 2:
-        yield
-        return
-    made: list[tuple[int, ...]] = []
-
-    def count(size: tuple[int, ...], stride: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-        made.append(tuple(size))
-        return allocate(size, stride, dtype)
-
-    def keep(size: tuple[int, ...], stride: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-        if len(size) != 2 or size[1] < 2:
-            return allocate(size, stride, dtype)
-        kept = _workspaces.__dict__.setdefault("tensors", {})
-        need = size[0] * size[1]
-        if dtype not in kept or kept[dtype].numel() < need:
-            kept[dtype] = torch.empty(need, dtype=dtype)
-        return kept[dtype].as_strided(size, stride)
-
-    names["empty_strided_cpu"] = count
-    try:
-        yield
-    finally:
-        matrices = [size for size in made if len(size) == 2 and size[1] > 1]
-        names["empty_strided_cpu"] = keep if matrices == [large] else allocate
+def _workspace(size: int, dtype: torch.dtype) -> Tensor:
+    """Memory for buffers, kept: new pages at every step would take as long as the step."""
+    kept: dict[Any, Tensor] = _workspaces.__dict__
+    if dtype not in kept or kept[dtype].numel() < size:
+        kept[dtype] = torch.empty(size, dtype=dtype)
+    return kept[dtype]

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, ClassVar
 
@@ -15,12 +15,36 @@ import torch
 import torch.optim.optimizer as torchs
 from torch.optim import Optimizer
 
+from equipoise.optim.engine.base import evaluated
+
+
+class Held(property):
+    """What a holder answers by the optimizers inside: torch's constructor sets it, which changes nothing."""
+
+    def __set__(self, instance: Any, value: Any) -> None:
+        pass
+
 
 class Holder(Optimizer):
     """A torch optimizer that steps others: its hooks run once a step, as do those that torch has for all optimizers."""
 
     kept: ClassVar[tuple[str, ...]]
     """Names of the attributes that copies and pickles have."""
+
+    @abstractmethod
+    def _step(self) -> None:
+        """Take one step with the gradients that there are."""
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:  # type: ignore[override]
+        """Take one step.
+
+        Args:
+            closure: re-evaluates the model and returns the loss.
+        """
+        loss = evaluated(closure)
+        self._step()
+        return loss
 
     @abstractmethod
     def _saved(self) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from equipoise.optim.engine.chunks import Chunks
 from equipoise.optim.engine.clock import Clock, count_of, value_of
-from equipoise.optim.engine.compiled import SWITCHES, Kind, kernel, ones, scalar, warn
+from equipoise.optim.engine.compiled import SWITCHES, Call, Kind, kernel, warn
 from equipoise.optim.engine.packs import Batch, KernelPlan, Pack, kernel_layout, kinds_of_step, laid, lies, local
 from equipoise.optim.engine.rate import hollow, sent
 from equipoise.optim.moves import Constrain, Move, Piece, direction, directions, step_numbers, turns
@@ -265,16 +265,17 @@ class StepLayout:
             move=move,
             switches=tuple((name, group[name]) for name in SWITCHES if name in group),
             l2=bool(group["l2"]),
-            rows="neuron" if rows == "whole" else rows,
+            rows={"flat": "flat", "tensor": "whole", "single": "whole"}.get(rows, "row"),
             numbers=tuple(numbers),
             dtypes=(pieces[first].w.dtype, grads[first].dtype),
             device=grads[first].device,
+            columns=len(batch.columns),
             same=self._same,
         )
         if not all(isinstance(value, int | float | Tensor) for value in numbers.values()):
             warn(str(kind), "its numbers must be numbers", bool(group.get("compile")))
             return False
-        run = kernel(kind, len(batch.columns), loud=bool(group.get("compile")))
+        run = kernel(kind, loud=bool(group.get("compile")))
         if run is None:
             return False
         dtype, made = pieces[first].w.dtype, {}
@@ -288,18 +289,22 @@ class StepLayout:
 
         for pack in batch.packs:
             pack.fill(pieces, grads)
-            _call(run, pack.w, pack.g, pack.averages, pack.columns, values(pack.w.shape[-1]))
+            layout, matrices = tuple(pack.w.shape), [pack.w, pack.g, *pack.averages]
+            run([Call(values(layout[-1]), layout, matrices, pack.columns)])
             pack.empty(pieces)
+        calls: list[Call] = []
         for i in batch.alone:
-            state, w = pieces[i].state, local(pieces[i].w)
-            layout = kernel_layout(w, rows)
+            state, w, g = pieces[i].state, local(pieces[i].w), local(grads[i])
             if w.numel():
-                averages = [laid(local(state[name]), layout) for name in self.rule.state]
-                g = local(grads[i])
                 g = g if g.stride() == w.stride() else torch.empty_like(w, dtype=g.dtype).copy_(g)
                 kept = [local(state[name]) for name in batch.columns]
-                size = w.numel() // kept[0].shape[0] if kept else 1
-                _call(run, laid(w, layout), laid(g, layout), averages, kept, values(size))
+                layout = (kept[0].shape[0], w.numel() // kept[0].shape[0]) if kept else kernel_layout(w, rows)
+                matrices = [w, g, *[local(state[name]) for name in self.rule.state]]
+                calls.append(Call(values(layout[-1] if kept else 1), layout, matrices, kept))
+        if calls and not run(calls):
+            return False
+        # As any change in place: a backward that needs the old weights is refused.
+        torch.autograd.graph.increment_version([w for i in batch.alone if not (w := pieces[i].w).is_inference()])
         if batch.columns:
             self._clock.tick([pieces[i].state for i in batch.members])
         if isinstance(move, Constrain):
@@ -316,12 +321,3 @@ def _identity(x: Any) -> tuple[Any, ...]:
     except TypeError:  # attributes that can't be compared: the same only as itself
         return type(x), id(x)
     return key
-
-
-def _call(run: Any, w: Tensor, g: Tensor, averages: list[Tensor], kept: list[Tensor], values: Tensor) -> None:
-    if w.ndim == 1:
-        run([values, w, g, *averages])
-        return
-    new = run([values, w, g, *averages, ones(w.shape[0], w.dtype, w.device), scalar(w.device), *kept])
-    for old, column in zip(kept, new, strict=True):
-        old.copy_(column)

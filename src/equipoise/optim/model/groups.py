@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from equipoise.optim.model.invariance import Invariance
 
 RESERVED = ("params", "param_names", "name")
-_WRAPPERS = ("_orig_mod", "_checkpoint_wrapped_module", "_fsdp_wrapped_module")
+WRAPPERS = ("_orig_mod", "_checkpoint_wrapped_module", "_fsdp_wrapped_module", "module")
 
 
 @final
@@ -158,7 +158,7 @@ def param_groups(
         if (
             role in no_decay
             or getattr(k.param, "_no_weight_decay", False)
-            or marked.intersection(map(_unwrapped, k.names))
+            or marked.intersection(map(unwrapped, k.names))
         ):
             options["weight_decay"] = 0.0
         options = _turning(k, role, invariance) | options | asked
@@ -224,13 +224,13 @@ def _marked(model: nn.Module) -> set[str]:
     for path, module in model.named_modules():
         said: Any = getattr(module, "no_weight_decay", None)
         names: Any = said() if callable(said) else ()
-        marked |= {_unwrapped(f"{path}.{name}" if path else name) for name in names}
+        marked |= {unwrapped(f"{path}.{name}" if path else name) for name in names}
     return marked
 
 
-def _unwrapped(name: str) -> str:
-    """A name without what wrappers, as torch.compile, put into it."""
-    return ".".join(piece for piece in name.split(".") if piece not in _WRAPPERS)
+def unwrapped(name: str) -> str:
+    """The name of a parameter without what wrappers, as torch.compile and DistributedDataParallel, put into it."""
+    return ".".join(piece for piece in name.split(".") if piece not in WRAPPERS)
 
 
 def _key(value: Any) -> Any:

@@ -1,4 +1,4 @@
-"""All checks of a plan, and `find`, which runs them.
+"""All checks of a plan, and `all_findings`, which runs them.
 
 Each check is a function that yields findings. Each finding has a section in docs/findings.md under its code. A healthy
 setting passes all checks.
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from equipoise.finding import SEVERITIES, Finding
 from equipoise.planner.checks import finetune as finetune
+from equipoise.planner.checks import paying as paying
 from equipoise.planner.checks import rates as rates
 from equipoise.planner.checks import settings as settings
 
@@ -28,10 +29,13 @@ ALWAYS: tuple[Check, ...] = (
     settings.check_bias_kick,
     settings.check_momentum,
     settings.check_low_precision,
+    paying.check_high_decay,
 )
 """Checks of every plan."""
 
 FROM_SCRATCH: tuple[Check, ...] = (
+    paying.check_low_lr,
+    paying.check_low_decay,
     rates.check_timescale,
     rates.check_power_lines,
     rates.check_transient,

@@ -95,7 +95,11 @@ def check_timescale(plan: Plan) -> Iterator[Finding]:
         if share > 0.05:
             wanted = _decay_for(plan, i, 3 / folds)
             tuning = folds < TUNING
-            said = TUNED if tuning else f"a weight_decay of about {wanted:.2g} would bring it below 5 %"
+            said = (
+                TUNED
+                if tuning
+                else f"a weight_decay of about {wanted:.2g} would leave less than 5 % of the initial weights"
+            )
             yield Finding(
                 "init-share",
                 "info",

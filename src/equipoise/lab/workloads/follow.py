@@ -1,0 +1,146 @@
+"""Following a plan's findings: what their changes make of a trial, and what that did to the loss.
+
+A change that leads from one stored trial to another is a pair, and needs no training of its own: the grids of the
+sweeps are in the coordinates of the findings, so that most changes stay on them.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import math
+import statistics
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import final
+
+from equipoise.finding import Finding
+from equipoise.lab.train.trial import Trial
+from equipoise.lab.workloads.base import HALVES, Workload
+from equipoise.lab.workloads.catalogue import WORKLOADS
+from equipoise.lab.workloads.plans import plan_of, read
+from equipoise.lab.workloads.store import Outcomes
+from equipoise.planner.checks.paying import PAID
+
+ROUNDS = 4
+"""How often a changed setting is planned again, at most."""
+
+NEAR = 0.03
+"""Relative difference of weight decays that count as the same: grids and findings round to three digits."""
+
+
+@final
+@dataclass(frozen=True)
+class Pair:
+    """A stored trial, and the stored trial that a finding's change leads to.
+
+    Attributes:
+        workload: where.
+        code: of the finding.
+        percent: 100·(test loss of the second over the first − 1); infinite where the second diverged.
+    """
+
+    workload: Workload
+    code: str
+    percent: float
+
+
+def followed(workload: Workload, trial: Trial) -> Trial:
+    """The trial after all changes that its plan's findings ask for, and those of the changed plan, until none is left.
+
+    Args:
+        workload: where.
+        trial: the setting to begin with.
+    """
+    for _ in range(ROUNDS):
+        changes = [f.change for f in findings(workload, trial) if f.change]
+        if not changes:
+            break
+        trial = trial.vary(changes[0])  # one at a time: the next is judged with the first made
+    return trial
+
+
+def findings(workload: Workload, trial: Trial) -> tuple[Finding, ...]:
+    """What the plan of a trial finds."""
+    return _findings(workload.name, trial.vary({"seed": 0}).to_json())
+
+
+@functools.lru_cache(maxsize=4096)
+def _findings(name: str, trial: str) -> tuple[Finding, ...]:
+    return plan_of(WORKLOADS[name], Trial.from_json(trial)).findings
+
+
+def pairs(every: Mapping[str, Outcomes]) -> list[Pair]:
+    """Every pair of stored trials of the first seed that a finding's change leads from and to."""
+    found = []
+    described = [workload for name, workload in WORKLOADS.items() if name in read()]
+    for workload in described:
+        known = every.get(workload.name, {})
+        for one in known.values():
+            if one.trial.seed or one.status == "diverged":
+                continue
+            for finding in findings(workload, one.trial):
+                other = _near(one.trial.vary(finding.change), known) if finding.change else None
+                if other is not None:
+                    found.append(Pair(workload, finding.code, 100 * (known[other.key].test / one.test - 1)))
+    return found
+
+
+def said(found: list[Pair]) -> dict[str, str]:
+    """What each finding paid, in a sentence, by its code."""
+    return {
+        code: "; ".join(
+            f"{half}: {_sentence([p for p in found if p.code == code and p.workload.half == half])}"
+            for half in HALVES
+        )
+        for code in sorted({p.code for p in found})
+    }  # fmt: skip
+
+
+def write(found: list[Pair], file: Path = PAID) -> None:
+    """Write what findings paid to where the planner reads it."""
+    file.write_text(json.dumps(said(found), indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def rows(found: list[Pair]) -> list[dict[str, str]]:
+    """A row for each finding and half."""
+    table = []
+    for code in sorted({p.code for p in found}):
+        for half in HALVES:
+            each = [p for p in found if p.code == code and p.workload.half == half]
+            if each:
+                values = [p.percent for p in each]
+                table.append({
+                    "finding": code, "half": half, "workloads": str(len({p.workload.name for p in each})),
+                    "pairs": str(len(each)), "lower loss": str(sum(v < 0 for v in values)),
+                    "best": _percent(min(values)), "median": _percent(statistics.median(values)),
+                    "worst": _percent(max(values)),
+                })  # fmt: skip
+    return table
+
+
+def _sentence(each: list[Pair]) -> str:
+    if not each:
+        return "no pair of runs yet"
+    values = [p.percent for p in each]
+    places = len({p.workload.name for p in each})
+    return (
+        f"test loss {_percent(statistics.median(values))} % in the median of {len(values)} pairs of runs on {places} "
+        f"workload{'s' * (places > 1)} ({_percent(min(values))} to {_percent(max(values))} %)"
+    )
+
+
+def _percent(value: float) -> str:
+    return "diverged" if math.isinf(value) else f"{value:+.1f}"
+
+
+def _near(wanted: Trial, known: Outcomes) -> Trial | None:
+    """The stored trial that is the wanted one, but for the rounding of its weight decay."""
+    if wanted.key in known:
+        return wanted
+    for one in known.values():
+        a, b = one.trial.weight_decay, wanted.weight_decay
+        if abs(a - b) <= NEAR * max(a, b) and one.trial == wanted.vary({"weight_decay": a}):
+            return one.trial
+    return None

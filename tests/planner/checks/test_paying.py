@@ -1,0 +1,134 @@
+"""Findings that prescribe: where they are raised, what they ask for, and what they leave alone."""
+
+import dataclasses
+import json
+
+import numpy as np
+import pytest
+
+import equipoise as eq
+from equipoise.finding import Finding
+from equipoise.planner import Plan
+from equipoise.planner.checks import paying
+from equipoise.planner.setting import Tensor
+from equipoise.theory import DECAYS
+
+ONCE: dict[str, object] = {"batch_size": 10, "dataset_size": 10**6}
+"""400 steps are a small part of an epoch."""
+
+REPEATED: dict[str, object] = {"batch_size": 10, "dataset_size": 200, "tokens_per_sample": 32}
+"""400 steps are 20 epochs of a text."""
+
+
+def plan(optimizer: str = "adamw", rms: float = 0.1, **given: object) -> Plan:
+    given = {"tensors": (Tensor("w", (64, 64), init_rms=rms),), "finetune": False} | given
+    return eq.plan(optimizer=optimizer, steps=400, schedule="cosine", warmup=20, **given)  # type: ignore[arg-type]
+
+
+def changes(found: Plan) -> dict[str, dict[str, float]]:
+    return {f.code: dict(f.change) for f in found.findings if f.change}
+
+
+def test_what_a_random_walk_learns_is_what_a_simulated_one_does() -> None:
+    """AdamW on noise in float64: ‖w_T − P·w_0‖ over ‖w_0‖."""
+    lr, decay, steps, b1, b2 = 1e-3, 0.5, 300, 0.9, 0.95
+    rng = np.random.default_rng(0)
+    w = start = rng.normal(size=20_000) * 0.1
+    m, v = np.zeros_like(w), np.zeros_like(w)
+    for t in range(1, steps + 1):
+        g = rng.normal(size=w.size)
+        m, v = b1 * m + (1 - b1) * g, b2 * v + (1 - b2) * g * g
+        w = (1 - lr * decay) * w - lr * (m / (1 - b1**t)) / np.sqrt(v / (1 - b2**t))
+    simulated = np.linalg.norm(w - (1 - lr * decay) ** steps * start) / np.linalg.norm(start)
+    planned = eq.plan(
+        optimizer="adamw", lr=lr, weight_decay=decay, betas=(b1, b2), steps=steps,
+        tensors=(Tensor("w", (100, 200), init_rms=0.1),),
+    )  # fmt: skip
+    assert paying.learnt_by_most(planned) == pytest.approx(simulated, rel=0.03)
+
+
+def test_a_low_lr_is_raised_and_the_memory_kept() -> None:
+    found = plan(lr=3e-4, weight_decay=0.1, **ONCE)
+    (asked,) = [f for f in found.findings if f.code == "lr-low"]
+    assert asked.severity == "warning"
+    assert dict(asked.change) == {"lr": 3e-3, "weight_decay": 0.01}
+    assert "3e-03" not in asked.advice
+    assert "0.003" in asked.advice
+    assert changes(plan(lr=3e-3, weight_decay=0.01, **ONCE)) == {}
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "lion", "signsgdm", "rmsprop", "muon"])
+def test_what_is_asked_for_ends_the_finding(optimizer: str) -> None:
+    low = plan(optimizer, lr=1e-6, weight_decay=0.0)
+    assert set(changes(low)["lr-low"]) == {"lr"}, "there is no decay to keep"
+    raised = plan(optimizer, lr=changes(low)["lr-low"]["lr"], weight_decay=0.0)
+    assert "lr-low" not in changes(raised)
+    learnt = paying.learnt_by_most(raised)
+    assert learnt is not None
+    assert paying.LEARNT < learnt < 2 * paying.LEARNT_GOAL
+
+
+def test_where_nothing_is_known_nothing_is_asked_for() -> None:
+    assert "lr-low" not in changes(plan("sgdm", lr=1e-6, weight_decay=0.0)), "steps follow the gradient's size"
+    assert "lr-low" not in changes(plan(lr=1e-6, weight_decay=0.0, finetune=True))
+    assert "lr-low" not in changes(plan(lr=1e-6, weight_decay=0.0, finetune=None)), "it may be fine-tuning"
+    assert "lr-low" not in changes(plan(lr=1e-6, weight_decay=0.1, move="rotate"))
+    assert "lr-low" not in changes(plan(lr=0.0, weight_decay=0.0))
+    assert "lr-low" not in changes(plan(lr=1e-6, weight_decay=0.0, rms=0.0)), "it begins at 0"
+
+
+def test_decay_that_shrinks_weights_on_new_data_is_lowered() -> None:
+    found = plan(lr=3e-3, weight_decay=2.5, **ONCE)
+    assert changes(found) == {"decay-high": {"weight_decay": 0.25}}
+    assert changes(plan(lr=3e-3, weight_decay=0.25, **ONCE)) == {}
+    assert "decay-high" in changes(plan(lr=3e-3, weight_decay=2.5, finetune=True, **ONCE))
+    assert "decay-high" not in changes(plan(lr=3e-3, weight_decay=10.0, **ONCE)), "12 is beyond what was tried"
+
+
+def test_where_the_epochs_are_unknown_both_cases_are_said() -> None:
+    (one,) = [f for f in plan(lr=3e-3, weight_decay=2.5).findings if f.code == "decay-high"]
+    assert (one.severity, one.change, one.paid) == ("info", {}, "")
+    assert "once or twice" in one.advice
+    assert "10 times or more" in one.advice
+
+
+def test_repeated_text_gets_decay() -> None:
+    assert changes(plan(lr=3e-3, weight_decay=0.01, **REPEATED)) == {"decay-low": {"weight_decay": 2.5}}
+    assert set(changes(plan(lr=3e-4, weight_decay=0.01, **REPEATED))) == {"lr-low"}, "one after the other"
+    assert changes(plan(lr=3e-3, weight_decay=2.5, **REPEATED)) == {}, "and is left alone when it has it"
+    assert "decay-low" not in changes(plan(lr=3e-3, weight_decay=0.01, finetune=True, **REPEATED))
+    few = plan(lr=3e-3, weight_decay=0.01, **REPEATED | {"dataset_size": 1000})
+    assert changes(few) == {}, "four epochs are neither"
+
+
+def test_of_repeated_images_only_facts_are_said() -> None:
+    (one,) = [
+        f for f in plan(lr=3e-3, weight_decay=0.01, **REPEATED | {"tokens_per_sample": None}).findings
+        if f.code == "decay-low"
+    ]  # fmt: skip
+    assert (one.severity, one.change, one.paid) == ("info", {}, "")
+
+
+@pytest.mark.parametrize("kind", [d for d in DECAYS if d != "schedule"])
+def test_the_decay_asked_for_has_the_shrink_that_it_names(kind: str) -> None:
+    found = plan(lr=3e-3, weight_decay=1e-6, decay=kind, **REPEATED)
+    asked = changes(found)["decay-low"]["weight_decay"]
+    after = plan(lr=3e-3, weight_decay=asked, decay=kind, **REPEATED)
+    taken = after.setting.decay_per_step(0).max() * after.setting.steps
+    assert taken == pytest.approx(paying.SHRINK_REPEATED, rel=0.01)
+
+
+def test_sgd_counts_what_momentum_makes_of_decay() -> None:
+    asked = changes(plan("sgdm", lr=0.1, weight_decay=1e-5, **REPEATED))["decay-low"]["weight_decay"]
+    assert asked == pytest.approx(3 / (0.1 / (1 - 0.9) * 400), rel=0.01)
+
+
+def test_findings_carry_their_change_as_data() -> None:
+    found = plan(lr=3e-4, weight_decay=0.1, **ONCE)
+    (one,) = [f for f in json.loads(json.dumps(found.to_dict()))["findings"] if f["code"] == "lr-low"]
+    assert one["change"] == {"lr": 3e-3, "weight_decay": 0.01}
+    assert Finding(**one) == next(f for f in found.findings if f.code == "lr-low")
+    assert one["paid"]
+    assert one["paid"] in " ".join(str(found).split())
+    assert len({*found.findings}) == len(found.findings), "findings can be hashed"
+    assert dataclasses.asdict(found.findings[0])["change"] is not None
