@@ -69,7 +69,8 @@ def outcome(result: Result) -> StoredTrial:
         raise ValueError(f"data = {result.trial.data!r}: must have a part for validation and one to test on")
     kept = {name: float(f"{result.metrics[name]:.6g}") for name in METRICS if name in result.metrics}
     made = " ".join(f"{name} {version}" for name, version in result.versions.items())
-    return StoredTrial(result.trial, result.status, kept, float(f"{result.seconds:.3g}"), result.date, made, result.data[:12])
+    seconds = float(f"{result.seconds:.3g}")
+    return StoredTrial(result.trial, result.status, kept, seconds, result.date, made, result.data[:12])
 
 
 def read(workload: Workload, folder: Path = STORED) -> Outcomes:
