@@ -71,8 +71,10 @@ def understood(record: Record) -> Any:
         case "segment":
             return [hash(number) for number in value["layouts"]]
         case "finding":
-            finding = Finding(**value)
-            if finding.severity not in SEVERITIES or not all(isinstance(said, str) for said in value.values()):
+            finding, change = Finding(**value), value.get("change", {})
+            words = all(isinstance(said, str) for name, said in value.items() if name != "change")
+            numbers = all(isinstance(number, int | float) for number in change.values())
+            if finding.severity not in SEVERITIES or not words or not numbers:
                 raise TypeError
             return finding
     return None
