@@ -183,7 +183,7 @@ def check_momentum(plan: Plan) -> Iterator[Finding]:
                 group_name(plan, i),
                 f"decay removes {lost:.3g} of the weights per step; momentum has 1 − β = {1 - beta:.3g}",
                 "lr·wd far below 1 − β",
-                "weights forget gradients before momentum has applied them; Lion's best settings on two workloads do so",
+                "weights forget gradients before momentum has applied them; Lion's best on two workloads do so",
                 "[theory] 1: Table 1 of [kosson2024] is off by tens of per cent here",
             )
 
