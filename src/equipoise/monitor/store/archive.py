@@ -72,9 +72,10 @@ def understood(record: Record) -> Any:
             return [hash(number) for number in value["layouts"]]
         case "finding":
             finding, change = Finding(**value), value.get("change", {})
-            words = all(isinstance(said, str) for name, said in value.items() if name != "change")
-            numbers = all(isinstance(number, int | float) for number in change.values())
-            if finding.severity not in SEVERITIES or not words or not numbers:
+            texts = [said for name, said in value.items() if name != "change"]
+            if finding.severity not in SEVERITIES or not all(isinstance(said, str) for said in texts):
+                raise TypeError
+            if not isinstance(change, dict) or not all(isinstance(x, int | float) for x in change.values()):
                 raise TypeError
             return finding
     return None
