@@ -166,5 +166,5 @@ class Muon(torch.optim.Optimizer):
 @pytest.mark.parametrize("adjust", ["spectral_norm", "rms_norm", None])
 @pytest.mark.parametrize("flatten", [False, True])
 def test_dions_muon(adjust: str | None, flatten: bool, tmp_path: Path) -> None:
-    model = Walker(("matrix", "embedding", "conv") if flatten else ("matrix", "experts", "embedding"))
+    model = Walker(("matrix", "experts", "embedding", *(("conv",) if flatten else ())))
     hold(model, Muon(bare(model), adjust_lr=adjust, flatten=flatten, **RATES), tmp_path)
