@@ -80,6 +80,8 @@ class Comparison:
         where = self.tensor if self.neuron is None else f"{self.tensor}, neuron {self.neuron}"
         if not len(self.steps):
             return f"Comparison({where}: nothing was measured)"
+        if not self.known:
+            where += ", whose optimizer the theory does not know"
         effects = self.effects()
         reasons = ", ".join(f"{name} {math.expm1(effects[name]):+.1%}" for name in effects if name != "gap")
         return (
