@@ -45,7 +45,9 @@ def main() -> None:
             )
         write_page(experiment, outcome, done, DOCS / "lab", preset=preset)
         keep(folder / OUTCOME)
-        print(f"{name}: {len(done)} trials, {time.perf_counter() - began:.0f} s")
+        failed = [d.result.error.splitlines()[-1] for d in done if d.result.status == "failed"]
+        told = f"; {len(failed)} FAILED: {failed[0]}" if failed else ""
+        print(f"{name}: {len(done)} trials, {time.perf_counter() - began:.0f} s{told}")
     write_marked(DOCS / "evidence.md", "evidence", evidence(ledger()))
     write_cost(DOCS / "lab.md", given.preset)
 

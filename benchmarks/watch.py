@@ -1,17 +1,21 @@
 """Training steps with and without watching, as ratios measured in one run, interleaved, medians.
 
     python benchmarks/watch.py
+    python benchmarks/watch.py --short
 
 A GPT of about 5 M weights, and a network of 200 small tensors. "every step" measures each step for each layer
 (`every=1, neurons=0`), "every step, neurons" with quantiles over neurons, too. The default decides by time which steps
 it measures: its ratio is over all steps of a run, the first ones included. Memory is what torch allocates in a measured
 optimizer step over what it allocates in one that is not, as a multiple of the weights.
+
+`--short` has only runs of a few hundred short steps, where coverage costs more than the 1 % that long runs pay.
 """
 
 from __future__ import annotations
 
 import random
 import statistics
+import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -167,6 +171,68 @@ def whole_run(make: Callable[[], tuple[nn.Module, torch.optim.Optimizer, Callabl
     print(f"    median of the steps' own ratios of CPU time {middle:.3f}, watch's own count {1 + share:.3f}")
 
 
+SHORT = ((32, 64), (128, 128), (256, 256), (512, 256), (1024, 256), (1024, 1024))
+"""Width and batch of networks of four layers, from steps of a fraction of a millisecond up."""
+
+
+def short_loop(width: int, batch: int) -> tuple[nn.Module, torch.optim.Optimizer, Callable[[], Tensor]]:
+    torch.manual_seed(0)
+    make = lambda: (nn.Linear(width, width), nn.ReLU())  # noqa: E731
+    model = nn.Sequential(*make(), *make(), *make(), nn.Linear(width, 10)).to(device())
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
+    x, y = torch.randn(batch, width).to(device()), torch.randint(10, (batch,)).to(device())
+
+    def step() -> Tensor:
+        loss = nn.functional.cross_entropy(model(x), y)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        return loss.detach()
+
+    return model, optimizer, step
+
+
+def short_run(width: int, batch: int, steps: int) -> tuple[float, float, float, float, int]:
+    """A run by the default, each step beside one that is not watched.
+
+    Returns:
+        Seconds of a step that is not watched; the share that watching adds to steps 2 and later; seconds that it adds
+        to step 1, and that `close()` takes; measured steps.
+    """
+    plain, (model, optimizer, step) = short_loop(width, batch)[2], short_loop(width, batch)
+    for _ in range(20):
+        plain()
+        step()
+    bare, watched = [], []
+    with tempfile.TemporaryDirectory() as folder:
+        seen = eq.watch(model, optimizer, Path(folder, "run"), quiet=True)
+        for _ in range(steps):
+            for times, job in ((bare, plain), (watched, lambda: seen.log(loss=step()))):
+                start = time.perf_counter()
+                job()
+                wait(device())
+                times.append(time.perf_counter() - start)
+        start = time.perf_counter()
+        seen.close()
+        end = time.perf_counter() - start
+        with eq.Run.open(Path(folder, "run")) as run:
+            rows = len(run.series("balance_layers"))
+    share = sum(watched[1:]) / sum(bare[1:]) - 1
+    return statistics.median(bare), share, watched[0] - bare[0], end, rows
+
+
+def short_runs(repeats: int = 3) -> None:
+    """Print what watching takes of short runs, by the length of their steps; medians of some runs each."""
+    short_run(32, 64, 100)  # code is loaded once a process
+    print("  a step    steps  measured  watching adds  step 1 adds  close()")
+    for (width, batch), steps in ((SHORT[0], 4000), *((size, 400) for size in SHORT)):
+        times = 1 if width * batch > 200_000 or steps > 400 else repeats
+        found = zip(*(short_run(width, batch, steps) for _ in range(times)), strict=True)
+        bare, share, first, end, rows = map(statistics.median, found)
+        took = f"{100 * share:12.1f} % {1e3 * first:9.0f} ms {1e3 * end:5.0f} ms"
+        print(f"  {1e3 * bare:5.2f} ms {steps:7,} {rows:9.0f} {took}", flush=True)
+
+
 def memory(make: Callable[[], tuple[nn.Module, torch.optim.Optimizer, Callable[[], Tensor]]]) -> None:
     """Print the memory of a measured step, and what is left of it, as multiples of the weights."""
     model, optimizer, step = make()
@@ -191,12 +257,16 @@ def allocated(job: Callable[[], object]) -> NDArray[np.int64]:
 
 def main() -> None:
     print(features())
+    if "--short" in sys.argv[1:]:
+        return short_runs()
     for title, make, rounds, steps in (("GPT, 5 M weights", gpt_loop, 80, 200), ("200 tensors", mlp_loop, 300, 800)):
         model = make()[0]
         print(f"{title}: {sum(p.numel() for p in model.parameters()):,} weights; time with watching / without")
         ratios(make, rounds)
         whole_run(make, steps)
         memory(make)
+    print("Short runs; time that watching adds to that of the same steps without")
+    short_runs()
 
 
 if __name__ == "__main__":

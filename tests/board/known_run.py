@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 import equipoise as eq
+from equipoise import theory
 
 STEPS, WARMUP, PEAK, DECAY, BETA = 400, 20, 0.02, 0.5, 0.9
 TOKENS = 32
@@ -58,6 +59,15 @@ def train(path: Path, *, every: int) -> Path:
             if step in VALIDATION:
                 watch.log(val_loss=VALIDATION[step])
     return path
+
+
+def forecast(name: str) -> theory.Forecast:
+    """What theory says of a tensor, from every step's lr."""
+    shape = SHAPES[name]
+    return theory.forecast(
+        "signsgdm", lr=LR, weight_decay=decay_of(name), betas=(BETA, 0.999), size=math.prod(shape),
+        init_norm=float(np.linalg.norm(START[name])), scale_invariant=len(shape) > 1,
+    )  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ import nbclient
 import nbformat
 import numpy as np
 import pytest
-from tests.board import example_runs
+from tests.board import example_runs, known_run
 from tests.board.board_process import board
 
 import equipoise as eq
@@ -124,6 +124,74 @@ def test_a_file_opens_without_the_network(seen: Any, file: str) -> None:
     assert page.locator(".sentence").first.inner_text().startswith("Finished after 60 steps")
     assert len(s.data("run-loss-lines")["xs"]) == 1
     assert s.asked == [file]
+
+
+KNOWN_EVERY = 7
+
+
+@pytest.fixture(scope="module")
+def known(tmp_path_factory: pytest.TempPathFactory) -> str:
+    folder = tmp_path_factory.mktemp("known")
+    return report([known_run.train(folder / "a", every=KNOWN_EVERY)], folder / "a.html").as_uri()
+
+
+def drawn(page: Any, source: str) -> Any:
+    """What a figure's glyphs are drawn from: the columns of a source of the Bokeh document, images with their shape."""
+    return page.evaluate(
+        "name => { const list = v => v != null && typeof v === 'object' && v.length !== undefined;"
+        " const plain = v => !list(v) ? v : v.shape?.length === 2"
+        "   ? {shape: v.shape, values: Array.from(v)} : Array.from(v, plain);"
+        " const data = Bokeh.documents[0].get_model_by_name(name).data;"
+        " return Object.fromEntries(Object.entries(data).map(([k, v]) => [k, plain(v)])); }",
+        source,
+    )
+
+
+def test_the_lines_that_are_drawn_are_the_known_numbers(seen: Any, known: str) -> None:
+    page = seen().open(known)
+    steps = np.arange(1, known_run.STEPS + 1)
+    loss = drawn(page, "run-loss-lines")
+    assert loss["xs"] == [steps.tolist()]
+    np.testing.assert_allclose(loss["ys"][0], known_run.LOSS, rtol=1e-12)
+    schedule = drawn(page, "run-schedule-lines")
+    assert schedule["name"] == ["group 0", "group 1"]
+    for xs, ys in zip(schedule["xs"], schedule["ys"], strict=True):
+        np.testing.assert_allclose(np.interp(steps, xs, ys), known_run.LR, rtol=2e-3)
+        assert (xs[int(np.argmax(ys))], max(ys)) == (known_run.WARMUP, pytest.approx(known_run.PEAK, rel=1e-12))
+    measured, name = known_run.measured_steps(KNOWN_EVERY), "1.weight"
+    truth, forecast = known_run.truth(name), known_run.forecast(name)
+    page.locator("[data-pattern]").fill(name)
+    page.get_by_role("button", name="Only these").click()
+    for quantity in ("norm", "rotation"):
+        lines, dashed, band = (drawn(page, f"run-{quantity}-{part}") for part in ("lines", "dashed", "band"))
+        assert lines["name"] == dashed["name"] == band["name"] == [name]
+        assert lines["xs"] == dashed["xs"] == [measured]
+        assert band["xs"] == [measured + measured[::-1]], "there along the low end, and back along the high one"
+        np.testing.assert_allclose(lines["ys"][0], truth.at(quantity, measured), rtol=2e-5)
+        expected = getattr(forecast, quantity)[np.array(measured) - 1]
+        np.testing.assert_allclose(dashed["ys"][0], expected, rtol=2e-3)
+        low, high = (truth.at(f"{quantity}_{side}", measured) for side in ("low", "high"))
+        np.testing.assert_allclose(band["ys"][0], np.r_[low, high[::-1]], rtol=2e-5, atol=2e-6)
+
+
+@pytest.mark.parametrize("against", ["forecast", "layers"])
+def test_the_colours_of_the_heatmap_are_the_known_ratios(seen: Any, known: str, against: str) -> None:
+    page = seen().open(f"{known}#against={against}")
+    image = drawn(page, "run-heat-image")
+    (picture,), (left,), (width,) = image["image"], image["x"], image["dw"]
+    (rows, columns), measured = picture["shape"], np.array(known_run.measured_steps(KNOWN_EVERY))
+    values = np.array(picture["values"]).reshape(rows, columns)
+    assert (left, left + width, rows, image["y"], image["dh"]) == (1, known_run.STEPS, 2, [-0.5], [2])
+    # Each column has the middle of its stretch of the axis, and shows the measured step that is nearest.
+    middles = left + width * (np.arange(columns) + 0.5) / columns
+    steps = measured[np.abs(middles[:, None] - measured).argmin(1)]
+    rotation = np.array([known_run.truth(name).at("rotation", steps.tolist()) for name in known_run.MATRICES])
+    if against == "forecast":
+        held = np.array([known_run.forecast(name).rotation[steps - 1] for name in known_run.MATRICES])
+    else:
+        held = np.median(rotation, axis=0)
+    np.testing.assert_allclose(values, np.log2(rotation / held), atol=3e-3)
+    assert np.ptp(values) > 0.1, "it has something to show"
 
 
 def test_clicking_the_heatmap_chooses_layers(seen: Any, file: str) -> None:
@@ -471,6 +539,17 @@ def test_a_page_that_is_loading_says_so(seen: Any, live: str, file: str, tmp_pat
     bare.page.goto(early.as_uri())
     assert bare.page.locator("[data-loading]").first.is_visible()
     assert not bare.page.locator("h1").first.is_visible()
+
+
+def test_a_geometry_page_that_is_loading_does_not_say_that_there_is_nothing(seen: Any, live: str) -> None:
+    s = seen()
+    nothing = "Nothing to draw: no step of a matrix has been measured."
+    words = "(() => { const place = document.querySelector('#geometry [data-none]');"
+    words += " return place.hidden ? '' : place.textContent; })()"
+    for run, at_last in (("good", ""), ("empty", nothing)):
+        page = s.open(f"{live}/run?run={run}#page=geometry")
+        assert page.evaluate(words) in ("Loading the measured steps…", at_last)
+        until(page, f"{words} === {at_last!r}")
 
 
 def test_a_slider_moves_the_plan(seen: Any, live: str) -> None:

@@ -17,7 +17,6 @@ from tests.board.known_run import STEPS
 from typer.testing import CliRunner
 
 import equipoise as eq
-from equipoise import theory
 from equipoise.board import report_html
 from equipoise.board.files import plan_html
 from equipoise.board.listing import Runs
@@ -119,18 +118,10 @@ def test_every_layer_is_drawn_as_it_was(page: dict[str, dict[str, Any]]) -> None
             np.testing.assert_allclose(layers[quantity][i], expected, rtol=2e-5, atol=2e-6, err_msg=where)
 
 
-def forecast(name: str) -> theory.Forecast:
-    shape = known_run.SHAPES[name]
-    return theory.forecast(
-        "signsgdm", lr=known_run.LR, weight_decay=known_run.decay_of(name), betas=(known_run.BETA, 0.999),
-        size=math.prod(shape), init_norm=float(np.linalg.norm(known_run.START[name])), scale_invariant=len(shape) > 1,
-    )  # fmt: skip
-
-
 def test_forecasts_are_those_of_every_step_taken(page: dict[str, dict[str, Any]]) -> None:
     layers = page["run-layers"]
     for name in known_run.MATRICES:
-        i, f = layers["name"].index(name), forecast(name)
+        i, f = layers["name"].index(name), known_run.forecast(name)
         for quantity in ("norm", "rotation"):
             expected = getattr(f, quantity)[np.array(MEASURED) - 1]
             np.testing.assert_allclose(layers[f"{quantity}_forecast"][i], expected, rtol=2e-3, err_msg=name)
@@ -290,9 +281,10 @@ def test_the_terminal_table(root: Path) -> None:
     for name, short in (("0.weight", "0"), ("1.weight", "1"), ("1.bias", "1.bias")):
         shown = dict(zip(columns[1:-1], map(float, rows[short][1:-1]), strict=True))
         now = {q: float(TRUTH[name].at(q, [last])[0]) for q in TRUTH[name].values}
+        predicted = known_run.forecast(name).rotation[last - 1]
         expected = {
             "norm": now["norm"], "rotation": now["rotation"], "÷ median": now["rotation"] / median,
-            "÷ predicted": now["rotation"] / forecast(name).rotation[last - 1], "‖U‖/‖w‖": now["relative_update"],
+            "÷ predicted": now["rotation"] / predicted, "‖U‖/‖w‖": now["relative_update"],
             "λ_e": now["total_decay"], "C_err": now["c_err"], "angle": now["angle"],
         }  # fmt: skip
         for column, value in expected.items():  # three digits, ratios two places

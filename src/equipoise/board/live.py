@@ -36,7 +36,7 @@ FIRST = 1.0
 """Seconds from a browser's coming to the first look, which takes long in a large run: the page is drawn meanwhile."""
 
 
-LOADING = "Loading forecasts and findings…"
+LOADING, LOADING_STEPS = "Loading forecasts and findings…", "Loading the measured steps…"
 """What a page says until the first look."""
 
 
@@ -55,7 +55,7 @@ def run_document(runs: Runs, document: Document, arguments: dict[str, list[bytes
 
     # The page comes first, and what takes long with the first look.
     first = _unfinished(run_section(gather(run, title, quick=True), label="Run"))
-    fill(document, title, [first, geometry_section({title: NOTHING})])
+    fill(document, title, [first, _unfinished(geometry_section({title: NOTHING}), LOADING_STEPS)])
     _follow(document, [path], sources, notes="run-notes")
 
 
@@ -141,10 +141,10 @@ def _names(arguments: dict[str, list[bytes]], most: int) -> list[str]:
     return list(dict.fromkeys(names))
 
 
-def _unfinished(section: Section) -> Section:
+def _unfinished(section: Section, words: str = LOADING) -> Section:
     """The section, saying that more will come with the first look."""
     plain = json.loads(section.sources["notes"]["json"][0])
-    notes = {"json": [as_json(plain | {"loading": LOADING})]}
+    notes = {"json": [as_json(plain | {"loading": words})]}
     return replace(section, sources={**section.sources, "notes": notes})
 
 

@@ -54,10 +54,10 @@ def tally(findings: Sequence[Finding]) -> str:
     """How many findings of each severity there are.
 
     >>> tally([Finding("decay-none", "info", "", "", "", "", "")])
-    'Found: 1 note.'
+    'Found: 1 info.'
     """
-    nouns = {"error": "error", "warning": "warning", "info": "note"}
-    parts = [count(n, nouns[s]) for s in SEVERITIES if (n := sum(f.severity == s for f in findings))]
+    found = ((s, sum(f.severity == s for f in findings)) for s in SEVERITIES)
+    parts = [f"{n} info" if s == "info" else count(n, s) for s, n in found if n]
     return f"Found: {', '.join(parts)}."
 
 

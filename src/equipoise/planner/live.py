@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -25,7 +25,8 @@ def read_optimizer(
     """
     inner = stepping(optimizer)
     groups, notes = read_groups(optimizer)
-    assumptions = list(notes)
+    groups, scheduled = _unscheduled(groups, inner.param_groups)
+    assumptions = [*notes, *scheduled]
     names, kinds = _names(model)
     tensors: dict[tuple[Any, ...], Tensor] = {}
     frozen = 0
@@ -57,6 +58,26 @@ def read_groups(optimizer: Any) -> tuple[tuple[Group, ...], tuple[str, ...]]:
     names = [str(group.get("name", "")) for group in inner.param_groups]
     groups = (Group(s.dynamics, s.lr, s.weight_decay, name) for s, name in zip(states, names, strict=True))
     return tuple(groups), tuple(dict.fromkeys(note for s in states for note in s.notes))
+
+
+def _unscheduled(
+    groups: tuple[Group, ...], held: Sequence[Mapping[str, Any]]
+) -> tuple[tuple[Group, ...], tuple[str, ...]]:
+    """The groups with their lr before a scheduler changed it, and the assumptions to state.
+
+    A torch scheduler overwrites `lr` as soon as it is made, for example with the first value of a warmup, and keeps
+    the original as `initial_lr`. OneCycleLR starts below its peak and keeps the peak as `max_lr`.
+    """
+    found, said = [], []
+    for group, has in zip(groups, held, strict=True):
+        kept = {key: float(has[key]) for key in ("initial_lr", "max_lr") if has.get(key) is not None}
+        key = max(kept, key=kept.__getitem__) if "initial_lr" in kept else None
+        if key is not None and kept[key] != group.lr:
+            change = f"a scheduler has set lr to {group.lr:.3g}: {key} = {kept[key]:.3g} is used"
+            said.append(f"{change}; pass the scheduler as `schedule` to plan its curve")
+            group = replace(group, lr=kept[key])
+        found.append(group)
+    return tuple(found), tuple(dict.fromkeys(said))
 
 
 def judge_optimizers(model: torch.nn.Module | None, optimizers: Sequence[Any], finetune: bool | None) -> Verdict:

@@ -15,7 +15,9 @@ from equipoise.monitor import Column, Layout, Quantity, Run, RunError, RunWriter
 from equipoise.monitor.store import schema
 from equipoise.planner import Finding
 
-FINDING = Finding("lr-zero", "error", "group 0", "lr is 0", "lr > 0", "set an lr", "docs")
+FINDING = Finding(
+    "lr-zero", "error", "group 0", "lr is 0", "lr > 0", "set an lr", "docs", change={"lr": 1e-3}, paid="the loss fell"
+)
 
 
 def test_all_comes_back(tmp_path: Path) -> None:

@@ -4,7 +4,6 @@ EQ.findings = (place, findings, show, verdict = "No problems found.", clear = tr
   const text = JSON.stringify([findings, verdict, clear]);
   if (place.dataset.shown === text) return; // a card that somebody has opened stays open
   place.dataset.shown = text;
-  const word = { error: "error", warning: "warning", info: "note" };
   const sign = { error: "✕", warning: "!", info: "i" };
   if (!findings.length) {
     place.replaceChildren(EQ.el("p", { class: "fine" }, EQ.el("span", { class: `sign ${clear ? "ok" : "info"}`, "aria-hidden": "true" }, clear ? "✓" : "?"), verdict));
@@ -13,7 +12,7 @@ EQ.findings = (place, findings, show, verdict = "No problems found.", clear = tr
   place.replaceChildren(...findings.map((f) => {
     const head = EQ.el("div", { class: "finding-head" },
       EQ.el("span", { class: `sign ${f.severity in sign ? f.severity : "info"}`, "aria-hidden": "true" }, sign[f.severity] ?? "i"),
-      EQ.el("strong", {}, f.code), EQ.el("span", { class: "severity" }, word[f.severity] ?? f.severity));
+      EQ.el("strong", {}, f.code), EQ.el("span", { class: "severity" }, f.severity));
     const words = EQ.el("div", { class: "finding-words" }, head,
       EQ.el("p", {}, EQ.el("span", { class: "where" }, f.where), f.evidence ? `: ${f.evidence}.` : ""),
       EQ.el("p", { class: "advice" }, `→ ${f.advice}`),

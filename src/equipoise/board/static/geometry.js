@@ -13,7 +13,7 @@ EQ.kinds.geometry = class {
     this.which = this.found("[data-which]"); // of several runs
     this.which?.addEventListener("change", (e) => { EQ.state.set(this.prefix + "run", e.target.value === "0" ? "" : e.target.value); this.redraw(); });
     this.found("[data-play]").addEventListener("click", () => this.play());
-    EQ.whenChanged(this.source("triangles"), () => this.redraw());
+    for (const name of ["notes", "triangles"]) EQ.whenChanged(this.source(name), () => setTimeout(() => this.redraw(), 0)); // both come at once
     addEventListener("resize", () => { clearTimeout(this.resized); this.resized = setTimeout(() => this.redraw(), 150); }); // to scale
     this.redraw();
   }
@@ -40,7 +40,9 @@ EQ.kinds.geometry = class {
     this.notes = JSON.parse(EQ.curves.column(this.source("notes"), "json")[0]);
     const names = Array.from(EQ.curves.column(this.source("triangles"), "name") ?? []), steps = this.notes.steps;
     const none = !names.length || !steps.length;
-    this.found("[data-none]").hidden = !none;
+    const place = this.found("[data-none]");
+    place.hidden = !none;
+    place.textContent = this.notes.loading ?? "Nothing to draw: no step of a matrix has been measured.";
     this.found("[data-some]").hidden = none;
     if (none) return void (this.found("[data-sentence]").textContent = "");
     const select = this.found("[data-layer]"), slider = this.found("[data-step]");

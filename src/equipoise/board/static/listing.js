@@ -28,7 +28,7 @@
   const DRAWN = {
     status: (text) => [EQ.el("span", { class: "pill", "data-status": text }, text)],
     tags: (tags) => tags.map((t) => EQ.el("button", { type: "button", class: "tag", title: `only runs with the tag ${t}`, onclick: () => narrow(/\s/.test(t) ? `tags="${t}"` : `tags=${t}`) }, t)),
-    findings: (counts) => Object.entries(counts).filter(([, n]) => n).map(([s, n]) => EQ.el("span", { class: `count ${["error", "warning"].includes(s) ? s : "info"}`, title: s }, `${n} ${s === "info" ? "note" : s}${n > 1 ? "s" : ""}`)),
+    findings: (counts) => Object.entries(counts).filter(([, n]) => n).map(([s, n]) => EQ.el("span", { class: `count ${["error", "warning"].includes(s) ? s : "info"}`, title: s }, `${n} ${s}${n > 1 && s !== "info" ? "s" : ""}`)),
     curve: (values) => [curve(values)],
   };
   function row(r) {

@@ -89,13 +89,15 @@ def pairs(every: Mapping[str, Outcomes]) -> list[Pair]:
 
 def said(found: list[Pair]) -> dict[str, str]:
     """What each finding paid, in a sentence, by its code."""
+    words = {"held-out": "that were not used to set it", "choosing": "that were"}
     return {
         code: "; ".join(
-            f"{half}: {_sentence([p for p in found if p.code == code and p.workload.half == half])}"
-            for half in HALVES
+            f"{_sentence(each)} {words[half]}"
+            for half in reversed(HALVES)
+            if (each := [p for p in found if p.code == code and p.workload.half == half])
         )
         for code in sorted({p.code for p in found})
-    }  # fmt: skip
+    }
 
 
 def write(found: list[Pair], file: Path = PAID) -> None:
@@ -121,18 +123,15 @@ def rows(found: list[Pair]) -> list[dict[str, str]]:
 
 
 def _sentence(each: list[Pair]) -> str:
-    if not each:
-        return "no pair of runs yet"
-    values = [p.percent for p in each]
-    places = len({p.workload.name for p in each})
+    values, places = [p.percent for p in each], len({p.workload.name for p in each})
     return (
-        f"test loss {_percent(statistics.median(values))} % in the median of {len(values)} pairs of runs on {places} "
-        f"workload{'s' * (places > 1)} ({_percent(min(values))} to {_percent(max(values))} %)"
+        f"test loss {_percent(statistics.median(values))} % in the median of {len(values)} pairs of runs "
+        f"({_percent(min(values))} to {_percent(max(values))} %) on {places} workload{'s' * (places > 1)}"
     )
 
 
 def _percent(value: float) -> str:
-    return "diverged" if math.isinf(value) else f"{value:+.1f}"
+    return "diverged" if math.isinf(value) else f"{value:+.1f}".replace("-", "−")
 
 
 def _near(wanted: Trial, known: Outcomes) -> Trial | None:

@@ -71,8 +71,11 @@ def understood(record: Record) -> Any:
         case "segment":
             return [hash(number) for number in value["layouts"]]
         case "finding":
-            finding = Finding(**value)
-            if finding.severity not in SEVERITIES or not all(isinstance(said, str) for said in value.values()):
+            finding, change = Finding(**value), value.get("change", {})
+            texts = [said for name, said in value.items() if name != "change"]
+            if finding.severity not in SEVERITIES or not all(isinstance(said, str) for said in texts):
+                raise TypeError
+            if not isinstance(change, dict) or not all(isinstance(x, int | float) for x in change.values()):
                 raise TypeError
             return finding
     return None

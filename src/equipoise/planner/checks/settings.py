@@ -29,13 +29,30 @@ def check_no_decay(plan: Plan) -> Iterator[Finding]:
                 "no-decay",
                 "info",
                 group_name(plan, i),
-                "weight_decay is 0: the norm keeps growing and the effective learning rate falls as 1/√t",
+                "weight_decay is 0: the norm keeps growing and the effective learning rate falls as 1/√t"
+                + _growth(plan, i),
                 "a weight decay above 0 on matrices",
                 f"a weight_decay of about {wanted:.2g} would forget 95 % of the initial weights"
                 if wanted <= MOST_DECAY
                 else TUNED,
                 "[norm-note] Weight Decay Controls The Effective Learning Rate",
             )
+
+
+def _growth(plan: Plan, group: int) -> str:
+    """When the tensor of a group that grows most has doubled its norm, and where it ends, in a random walk."""
+    known = [
+        (float(t.forecast.norm[-1]) / t.forecast.init_norm, t.tensor.name, t.forecast)
+        for t in plan.tensors
+        if t.forecast is not None and t.tensor.group == group and t.tensor.rotates and not t.tensor.from_zero
+    ]
+    if not known or plan.setting.groups[group].dynamics.by_gradient:
+        return ""
+    times, name, forecast = max(known, key=lambda found: found[0])
+    if times < 2:
+        return ""
+    doubled = int(np.argmax(forecast.norm > 2 * forecast.init_norm)) + 1
+    return f". {name} doubles its norm by step {doubled:,} and ends at {times:.3g} times it, on a random walk"
 
 
 def check_decay_on_gains(plan: Plan) -> Iterator[Finding]:
@@ -162,11 +179,11 @@ def check_momentum(plan: Plan) -> Iterator[Finding]:
         if lost < 1 and beta > 0 and lost > 0.5 * (1 - beta):
             yield Finding(
                 "decay-faster-than-momentum",
-                "warning",
+                "info",
                 group_name(plan, i),
                 f"decay removes {lost:.3g} of the weights per step; momentum has 1 − β = {1 - beta:.3g}",
                 "lr·wd far below 1 − β",
-                "lower lr·weight_decay or momentum: weights forget gradients before momentum has applied them",
+                "weights forget gradients before momentum has applied them; Lion's best on two workloads do so",
                 "[theory] 1: Table 1 of [kosson2024] is off by tens of per cent here",
             )
 

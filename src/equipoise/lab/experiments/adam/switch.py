@@ -82,10 +82,11 @@ SIZES = {
               _DECAYS["text"], _CHOSEN["text"]),
     ), None, (0.25, 0.5), 3),
     "medium": _Size((
-        _Task(FASHION_BRIEF, {"adamw": (3e-3, 1e-2, 3e-2), "sgdm": (0.03, 0.1, 0.3)}, {"adamw": 0.1, "sgdm": 5e-4},
+        _Task(FASHION_BRIEF, {"adamw": (1e-3, 3e-3, 1e-2, 3e-2), "sgdm": (0.01, 0.03, 0.1, 0.3)},
+              {"adamw": 0.1, "sgdm": 5e-4}, {"adamw": 3e-3, "sgdm": 0.03}),
+        _Task(ENWIK8_BRIEF.vary({"optimizer_options": {}}),
+              {"adamw": (5e-3, 1e-2, 2e-2), "sgdm": (0.03, 0.1, 0.3, 1.0)}, {"adamw": 0.1, "sgdm": 0.0},
               {"adamw": 1e-2, "sgdm": 0.1}),
-        _Task(ENWIK8_BRIEF, {"adamw": (5e-3, 1e-2, 2e-2), "sgdm": (0.03, 0.1, 0.3, 1.0)}, {"adamw": 0.1, "sgdm": 0.0},
-              {"adamw": 1e-2, "sgdm": 0.3}),
     ), _SETTLING, (0.25, 0.5), 3),
     "full": _Size((
         _Task(CIFAR, {"adamw": (1e-2, 5e-2), "sgdm": (0.25, 0.5)}, {"adamw": 1e-2, "sgdm": 1e-4},

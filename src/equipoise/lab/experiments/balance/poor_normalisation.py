@@ -44,7 +44,7 @@ SIZES = {
                    _BALANCE.vary({"steps": 60, "data_options.samples": 4000}), 1),
     "small": _Size(_DIGITS, (0.01, 0.03, 0.1, 0.3, 1.0), _BALANCE, 3),
     "medium": _Size(FASHION_BRIEF.vary({"model_options.depth": 4, "weight_decay": 5e-3}),
-                    (0.01, 0.03, 0.1, 0.3, 1.0), _BALANCE, 3),
+                    (1e-3, 3e-3, 0.01, 0.03, 0.1, 0.3, 1.0), _BALANCE, 3),
     "full": _Size(
         Trial(
             data="cifar", data_options={"path": "cifar-100-binary"}, model="resnet",

@@ -178,7 +178,8 @@ class Turning:
 
     def over_theory(self, trial: Trial) -> float:
         """Late rotation over that where layers of this optimizer settle at the present lr, mean over the late steps."""
-        kind = trial.optimizer.removeprefix("rotational_")
+        # Wrapped Adam + L2 turns as AdamW would: its L2 is in the gradients alone.
+        kind = "adamw" if trial.optimizer == "rotational_adam_l2" else trial.optimizer.removeprefix("rotational_")
         options = trial.optimizer_options
         given: dict[str, Any] = {"betas": tuple(options["betas"])} if "betas" in options else {}
         decay = options.get("roles", {}).get("matrix", {}).get("weight_decay", trial.weight_decay)
