@@ -22,8 +22,8 @@ REPEATED: dict[str, Any] = {"batch_size": 10, "dataset_size": 200, "tokens_per_s
 
 
 def plan(optimizer: str = "adamw", rms: float = 0.1, **given: Any) -> Plan:
-    given = {"tensors": (Tensor("w", (64, 64), init_rms=rms),), "finetune": False} | given
-    return eq.plan(optimizer=optimizer, steps=400, schedule="cosine", warmup=20, **given)
+    given = {"tensors": (Tensor("w", (64, 64), init_rms=rms),), "finetune": False, "schedule": "cosine"} | given
+    return eq.plan(optimizer=optimizer, steps=400, warmup=20, **given)
 
 
 def changes(found: Plan) -> dict[str, dict[str, float]]:
@@ -76,6 +76,12 @@ def test_where_nothing_is_known_nothing_is_asked_for() -> None:
     assert "lr-low" not in changes(plan(lr=1e-6, weight_decay=0.1, move="rotate"))
     assert "lr-low" not in changes(plan(lr=0.0, weight_decay=0.0))
     assert "lr-low" not in changes(plan(lr=1e-6, weight_decay=0.0, rms=0.0)), "it begins at 0"
+
+
+def test_a_constant_lr_is_not_raised() -> None:
+    (one,) = [f for f in plan(lr=3e-4, weight_decay=0.0, schedule="constant").findings if f.code == "lr-low"]
+    assert (one.severity, one.change, one.paid) == ("info", {}, "")
+    assert "lr-low" in changes(plan(lr=3e-4, weight_decay=0.0, schedule="linear", final=0.2))
 
 
 def test_decay_that_shrinks_weights_on_new_data_is_lowered() -> None:
