@@ -15,9 +15,7 @@ from functools import lru_cache
 import numpy as np
 
 from equipoise import _check as check
-
-MUON = (3.4445, -4.7750, 2.0315)
-"""The classic quintic of Muon. It leaves singular values in about [0.68, 1.13] and never gets nearer to 1."""
+from equipoise.theory.kernels import MUON as MUON
 
 Polynomial = tuple[float, ...]
 """Coefficients of x, x³, and for degree 5 of x⁵."""

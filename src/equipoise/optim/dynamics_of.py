@@ -234,8 +234,8 @@ def _foreign(
                 common["scale"] = "none"
             common["stacked"] = not group.get("flatten")
             betas = (momentum, 0.999)
-            # dion's five quintics, unlike the published one, bring singular values to 1 within a few per cent
-            common["newton_schulz"] = 0 if dion else int(group.get("ns_steps", 5))
+            common["newton_schulz"] = int(group.get("ns_steps", 5))
+            common["quintics"] = "dion" if dion else "muon"
         case "lion":
             rule = "lion"
             strange = "" if decoupled or not decays else "L2 in Lion's gradient"

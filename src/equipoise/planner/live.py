@@ -9,13 +9,10 @@ from typing import TYPE_CHECKING, Any
 from equipoise.optim.dynamics_of import group_state, stepping
 from equipoise.optim.model.roles import known_parameters, role_by_shape
 from equipoise.planner.pretrained import Verdict, judge
-from equipoise.planner.setting import KINDS, Group, Tensor
+from equipoise.planner.setting import KIND_OF_ROLE, Group, Tensor
 
 if TYPE_CHECKING:
     import torch
-
-KIND = {"conv": "matrix", "head": "matrix"} | {kind: kind for kind in KINDS}
-"""What the plan calls a role."""
 
 
 def read_optimizer(
@@ -39,7 +36,7 @@ def read_optimizer(
                 frozen += 1
                 continue
             name = names.get(id(p), f"group {i}, parameter {j}")
-            kind = KIND.get(str(group.get("role"))) or kinds.get(id(p))  # groups of `param_groups` say it
+            kind = KIND_OF_ROLE.get(str(group.get("role"))) or kinds.get(id(p))  # groups of `param_groups` say it
             tensor = _tensor(name, p, kind, i)
             if hasattr(inner, "rule") and tensor.dtype in ("bfloat16", "float16"):
                 tensor = replace(tensor, dtype="float32")  # ours keep a float32 copy of such weights
@@ -115,7 +112,7 @@ def _names(model: Any) -> tuple[dict[int, str], dict[int, str]]:
     if model is not None and not hasattr(model, "named_modules"):
         raise ValueError(f"model = {model!r}: must be a torch.nn.Module, or None")
     known = [] if model is None else known_parameters(model)
-    return {id(k.param): k.name for k in known}, {id(k.param): KIND[k.role] for k in known}
+    return {id(k.param): k.name for k in known}, {id(k.param): KIND_OF_ROLE[k.role] for k in known}
 
 
 def _tensor(name: str, p: torch.Tensor, kind: str | None, group: int) -> Tensor:

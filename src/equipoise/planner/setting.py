@@ -20,6 +20,8 @@ from equipoise.theory import Dynamics
 KINDS = ("matrix", "embedding", "gain", "bias")
 """What a tensor is for. Gains and biases have no direction to rotate; they are told by their update size."""
 
+KIND_OF_ROLE = {"conv": "matrix", "head": "matrix"} | {kind: kind for kind in KINDS}
+"""The kind of a tensor by its role in the network (`optim.model.roles.ROLES`)."""
 
 WITHOUT = {"beta1": ("rmsprop", "ngd"), "beta2": ("sgdm", "signsgdm", "muon", "ngd")}
 """Optimizers that do not have an averaging factor."""
@@ -171,6 +173,7 @@ class Setting:
         steps: number of optimizer steps.
         schedule: factor on every group's lr, 1 where lr is as given.
         decay_schedule: factor on every group's weight decay.
+        own_schedules: the two factors of each group that has its own, None of the others; empty if none has.
         batch_size: samples per step.
         dataset_size: samples in the data, for epochs.
         tokens_per_sample: tokens in a sample, for language models.
@@ -197,6 +200,7 @@ class Setting:
     warmup: int = 0
     source: dict[str, Any] | None = None
     assumptions: tuple[str, ...] = ()
+    own_schedules: tuple[tuple[Schedule, Schedule] | None, ...] = ()
 
     def __post_init__(self) -> None:
         if _check.whole("steps", self.steps, low=1) > MOST_STEPS:
@@ -211,6 +215,9 @@ class Setting:
             raise ValueError("groups = (): must hold at least one parameter group")
         if not self.tensors:
             raise ValueError("tensors = (): must hold at least one tensor")
+        if self.own_schedules and len(self.own_schedules) != len(self.groups):
+            many = len(self.own_schedules)
+            raise ValueError(f"own_schedules of {many} groups: must have an entry for each of the {len(self.groups)}")
         for tensor in self.tensors:
             if not 0 <= tensor.group < len(self.groups):
                 raise ValueError(f"group = {tensor.group} of {tensor.name}: must be in 0..{len(self.groups) - 1}")
@@ -301,11 +308,15 @@ class Setting:
 
     def lr(self, group: int = 0) -> Array:
         """The learning rate of a group at every step."""
-        return self.groups[group].lr * _values(self.schedule, self.steps)
+        return self.groups[group].lr * _values(self._schedules(group)[0], self.steps)
 
     def weight_decay(self, group: int = 0) -> Array:
         """The weight decay of a group at every step."""
-        return self.groups[group].weight_decay * _values(self.decay_schedule, self.steps)
+        return self.groups[group].weight_decay * _values(self._schedules(group)[1], self.steps)
+
+    def _schedules(self, group: int) -> tuple[Schedule, Schedule]:
+        own = self.own_schedules[group] if self.own_schedules else None
+        return (self.schedule, self.decay_schedule) if own is None else own
 
     def dynamics(self, group: int = 0) -> Dynamics:
         """What the optimizer does to a group's tensors, with the largest lr of the run filled in."""

@@ -96,6 +96,7 @@ def direction(
     decay: str = "lr",
     coupled: bool | None = None,
     newton_schulz: int = 0,
+    quintics: str = "muon",
 ) -> Direction:
     """Check an optimizer's arguments and describe its update direction.
 
@@ -130,7 +131,7 @@ def direction(
             taps, kernel, square = Filter.momentum(beta1), sign_kernel(), float(count)
         case "muon":
             taps = Filter.momentum(beta1, nesterov=nesterov)
-            kernel, each = matrix_sign_kernel(rows, columns, newton_schulz)
+            kernel, each = matrix_sign_kernel(rows, columns, newton_schulz, quintics)
             square = stack * min(rows, columns) * each
         case "rmsprop" | "ngd":
             taps = Filter.momentum(0.0)

@@ -34,6 +34,7 @@ from equipoise.theory.directions import (
     started_square,
 )
 from equipoise.theory.distance import longest
+from equipoise.theory.kernels import QUINTICS
 from equipoise.theory.memory import Memory, memory
 from equipoise.theory.trajectory import Forecast, follow
 from equipoise.theory.walk import Stationary, gap_closed, settle
@@ -109,7 +110,8 @@ class Dynamics:
         scale: what the direction is multiplied by, besides lr: a number, or for Muon one of `SCALES`.
         stacked: whether Muon sees a parameter of three dimensions as a stack of matrices, as experts are.
         split: into how many equal parts Muon cuts the rows of a matrix: 3 for fused QKV, or heads.
-        newton_schulz: steps of Muon's published quintic, which leaves singular values below 1; 0 where they are 1.
+        newton_schulz: steps of Muon's quintics, which leave singular values near 1; 0 where they are 1.
+        quintics: whose those are, one of `QUINTICS`.
         move: one of `MOVES`.
         rotate: which tensors the move turns or holds: True, False, or None for those of two dimensions or more.
         angle: the rotation that was asked for, in radians. None: the one that lr and weight decay would settle at; NaN
@@ -138,6 +140,7 @@ class Dynamics:
     stacked: bool = False
     split: int = 1
     newton_schulz: int = 0
+    quintics: str = "muon"
     move: str = "decay"
     rotate: bool | None = None
     angle: float | None = None
@@ -150,6 +153,7 @@ class Dynamics:
         _check.choice("decay", self.decay, DECAYS)
         _check.choice("move", self.move, MOVES)
         _check.choice("method", self.method, METHODS)
+        _check.choice("quintics", self.quintics, QUINTICS)
         for name in ("nesterov", "coupled", "bias_correction", "rotate"):
             if not isinstance(getattr(self, name), bool | None):
                 raise ValueError(f"{name} = {getattr(self, name)!r}: must be true or false")
@@ -516,7 +520,7 @@ def _direction(d: Dynamics, shape: Shape | int) -> Direction:
     coupled = d.coupled and name in ("sgdm", "adam_l2")
     return direction(
         name, size=size, shape=dims, betas=d.betas, nesterov=nesterov, decay=d.decay, coupled=coupled,
-        newton_schulz=d.newton_schulz,
+        newton_schulz=d.newton_schulz, quintics=d.quintics,
     )  # fmt: skip
 
 

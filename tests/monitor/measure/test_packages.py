@@ -94,19 +94,25 @@ def test_what_theory_knows_it_says_right(key: str, tmp_path: Path) -> None:
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("key", UNKNOWN)
 def test_what_theory_does_not_know_it_says_so(key: str, tmp_path: Path) -> None:
-    """And is measured all the same: nothing is compared, and nothing found."""
+    """Plan, watch, comparison and diagnosis say so; it is measured all the same, and nothing else is found."""
     module, name, options = UNKNOWN[key]
     model = Walker(("matrix", "gain"))
     optimizer = made(module, name, options, model)
     for state in states_of(model, optimizer).values():
         assert not state.dynamics.known
         assert any("not known to the theory" in note for note in state.notes)
+    said = str(eq.plan(model, optimizer, steps=100, finetune=False))
+    assert "not known to the theory" in " ".join(said.split())
     _, findings = watched(model, optimizer, tmp_path)
     assert [f for f in findings if f.severity != "info"] == []
+    (unknown,) = (f for f in findings if f.code == "optimizer-unknown")
+    assert "not known to the theory" in unknown.evidence
     with eq.Run.open(tmp_path) as run:
         assert len(run.series("rotation", "matrix").values) > 30
         assert len(run.series("c_err", "matrix").values) == 0
         assert not run.compare("matrix").known
+        assert "does not know" in repr(run.compare("matrix"))
+        assert "optimizer-unknown" in {f.code for f in run.diagnose()}
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -166,5 +172,5 @@ class Muon(torch.optim.Optimizer):
 @pytest.mark.parametrize("adjust", ["spectral_norm", "rms_norm", None])
 @pytest.mark.parametrize("flatten", [False, True])
 def test_dions_muon(adjust: str | None, flatten: bool, tmp_path: Path) -> None:
-    model = Walker(("matrix", "embedding", "conv") if flatten else ("matrix", "experts", "embedding"))
+    model = Walker(("matrix", "experts", "embedding", *(("conv",) if flatten else ())))
     hold(model, Muon(bare(model), adjust_lr=adjust, flatten=flatten, **RATES), tmp_path)

@@ -91,13 +91,14 @@ CASES = {
 
 @pytest.mark.parametrize("key", CASES)
 def test_plan_and_watch_say_what_the_walk_does(key: str, tmp_path: Path) -> None:
-    """Update, kept share, norm and rotation after 300 steps, within 3 %, and no finding.
+    """Update, kept share, norm and rotation after 300 steps, within 3 %, and no finding; within 5 % of cautious decay.
 
-    Within 5 % of cautious decay, and where the first gradient alone decides how far each weight goes.
+    Where the first gradient alone decides how far each weight goes, the rotation of one tensor varies by 1.3 % from
+    seed to seed (standard deviation), of eight times as many rows by 0.5 %.
     """
     names, make, more = CASES[key]
-    model = Walker(names)
-    hold(model, make(model, **more), tmp_path, near=0.05 if "cautious" in key or "neither" in key else 0.03)
+    model = Walker(names, rows=8 if "neither" in key else 1)
+    hold(model, make(model, **more), tmp_path, near=0.05 if "cautious" in key else 0.03)
 
 
 @pytest.mark.parametrize("key", CASES)

@@ -25,13 +25,19 @@ SIGNS: dict[str, Any] = {"lr": 0.002, "weight_decay": 2.5}
 
 
 class Walker(nn.Module):
-    """Parameters of every shape."""
+    """Parameters of every shape.
 
-    def __init__(self, names: tuple[str, ...]) -> None:
+    Args:
+        names: which of `SHAPES`.
+        rows: how many times as long the first dimension is, where one tensor of that shape is too noisy.
+    """
+
+    def __init__(self, names: tuple[str, ...], rows: int = 1) -> None:
         super().__init__()
         generator = torch.Generator().manual_seed(1)
         for name in names:
-            start = torch.randn(SHAPES[name], generator=generator) * 0.1
+            start = torch.randn([n * (rows if i == 0 else 1) for i, n in enumerate(SHAPES[name])], generator=generator)
+            start *= 0.1
             self.register_parameter(name, nn.Parameter(start if name != "scalar" else torch.tensor(0.5)))
 
 

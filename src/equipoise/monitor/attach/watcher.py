@@ -75,7 +75,8 @@ def watch(
         resume: continue an existing run: True from its last step, a number from that step.
         finetune: whether the weights are pretrained. Findings then report the distance from the start, not
             equilibrium. Default: decided by the weights, as in `eq.plan`, and stored in the run.
-        meta: anything to store with the run that JSON can hold.
+        meta: anything to store with the run that JSON can hold. `run.setting` takes "batch_size", "dataset_size",
+            "tokens_per_sample" and "parameters" from it.
         sinks: where else to send a summary: "tensorboard", "wandb", "mlflow", "trackio", "logging", or objects as
             in `equipoise.monitor.sinks`.
         diagnose: review the measurements from time to time and at the end, and store findings.
@@ -153,7 +154,7 @@ class Watch:
         if others is not None:
             self._note(others)
         if self.step == 0 or finetune is not None:  # else the run goes on as what it was taken for
-            self._try(self._judge, model, finetune)
+            self._try(self._judge, model, finetune, steps)
         self._sending.open(self._writer)
         self._logged = Logged(self._writer, self.step + 1 if self.step else 0)
         self._change_points = ChangePointWriter(self._writer)
@@ -317,12 +318,13 @@ class Watch:
         self._send()
         self._finish()
 
-    def _judge(self, model: torch.nn.Module | None, finetune: bool | None) -> None:
-        """Note whether the run is fine-tuning, before the first step."""
+    def _judge(self, model: torch.nn.Module | None, finetune: bool | None, steps: int | None) -> None:
+        """Note whether the run is fine-tuning and how long it will be, before the first step."""
         if self._writer is not None:
             verdict = judge_optimizers(model, self._registry.each, finetune)
             said = {"said": verdict.said} if verdict.finetune else {}
-            self._writer.meta(START, {"finetune": verdict.finetune, "frozen": verdict.frozen} | said)
+            length = {} if steps is None else {"steps": steps}
+            self._writer.meta(START, {"finetune": verdict.finetune, "frozen": verdict.frozen} | length | said)
 
     @property
     def _idle(self) -> bool:

@@ -146,7 +146,8 @@ class Case:
         self.scale = dynamics.scale_of(self.shape)
         self.init_norm = float(seen.before[0]) / self.part
         # The loss of a layer that begins at 0 depends on its norm: its gradients have a size of their own.
-        self.scale_invariant = self.ndim > 1 and info.info.get("init_norm") != 0
+        rotates = info.role not in ("gain", "bias") if info.role else self.ndim > 1
+        self.scale_invariant = rotates and info.info.get("init_norm") != 0
         self.grad_norm = self._grad_norm() if dynamics.by_gradient else 1.0
 
     @property

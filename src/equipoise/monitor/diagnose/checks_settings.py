@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from equipoise.finding import Finding
 from equipoise.monitor.diagnose.evidence import Evidence
+from equipoise.monitor.runs.recorded import META
 from equipoise.planner.checks.rates import overshoot, short_memory
 
 
@@ -15,6 +16,23 @@ def check_overshoot(e: Evidence) -> Iterator[Finding]:
         layers = [i for i in e.matrices if e.group[i] == g]
         if layers:
             yield from overshoot(recorded, e.names[layers[0]], e.lost(g))
+
+
+def check_known(e: Evidence) -> Iterator[Finding]:
+    """Theory does not know the optimizer, so that nothing is compared with a forecast."""
+    layers = [i for i in range(len(e.names)) if e.group[i] < len(e.groups)]
+    strange = [e.names[i] for i in layers if not e.groups[e.group[i]].dynamics.known]
+    if strange:
+        notes = (e.meta(META) or {}).get("assumptions") or [f"{e.meta('optimizer')} is not known to the theory"]
+        yield Finding(
+            "optimizer-unknown",
+            "info",
+            strange[0],
+            "; ".join(notes) + _more(strange),
+            "an optimizer that has a forecast",
+            "everything is measured and nothing is compared with a forecast: rely on what is measured, not on a plan",
+            "equipoise.optim.dynamics_of lists what is known",
+        )
 
 
 def check_decay(e: Evidence) -> Iterator[Finding]:
@@ -82,6 +100,6 @@ def _more(names: list[str]) -> str:
     return f" ({rest} other tensor{'s' if rest > 1 else ''} too)" if rest else ""
 
 
-CHECKS = (check_overshoot,)
+CHECKS = (check_overshoot, check_known)
 FROM_SCRATCH = (check_decay, check_memory)
 """Checks for training from scratch."""

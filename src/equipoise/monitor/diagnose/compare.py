@@ -80,6 +80,8 @@ class Comparison:
         where = self.tensor if self.neuron is None else f"{self.tensor}, neuron {self.neuron}"
         if not len(self.steps):
             return f"Comparison({where}: nothing was measured)"
+        if not self.known:
+            where += ", whose optimizer the theory does not know"
         effects = self.effects()
         reasons = ", ".join(f"{name} {math.expm1(effects[name]):+.1%}" for name in effects if name != "gap")
         return (
@@ -121,6 +123,7 @@ class Comparer:
         self.run = run
         self.groups = recorded(run)
         self.tensors = run.tensors
+        self.columns = set(run.columns)
         self.schedules = Schedules(run)
         self.last = self.schedules.last
         """Up to this step: the run may be written while it is read."""
@@ -147,8 +150,7 @@ class Comparer:
             tensors: their names.
             spans: measured steps; forecasts are averaged over each stretch.
         """
-        known = set(self.run.columns)
-        measured = [t for t in tensors if all(Column(q, t) in known for q in QUANTITIES)]
+        measured = [t for t in tensors if all(Column(q, t) in self.columns for q in QUANTITIES)]
         grows = {t for t in measured if self.tensors[t].info.get("init_norm") == 0}
         measured = [t for t in measured if self.tensors[t].group < len(self.groups) and t not in grows]
         found: dict[str, Predicted] = {}

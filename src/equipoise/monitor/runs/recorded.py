@@ -15,7 +15,8 @@ UNTRAINED = "untrained"
 """The key of the parameters that no step changes: "frozen" ones, and those "left_out" of the optimizer."""
 
 START = "start"
-"""The key of what the run began with: whether it is fine-tuning, why, and how many parameters do not train."""
+"""The key of what the run began with: whether it is fine-tuning, why, how many parameters do not train, and how many
+steps were said to come."""
 
 MOST_NAMES = 200
 """Of so many untrained parameters the names are kept."""

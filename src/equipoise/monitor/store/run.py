@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from equipoise.monitor.diagnose.compare import Comparison
     from equipoise.monitor.diagnose.diagnosis import Diagnosis
     from equipoise.monitor.runs.final_loss import Best, Final
+    from equipoise.planner.setting import Setting
 
 STALE = 30.0
 """Seconds without a sign of life after which a run counts as ended without closing."""
@@ -325,6 +326,20 @@ class Run:
         from equipoise.monitor.runs.final_loss import best
 
         return best(self)
+
+    @property
+    def setting(self) -> Setting:
+        """The run as a planner's setting: its groups, tensors, lr and weight decay of the steps taken so far.
+
+        `planner.plan_setting(run.setting)` gives the forecasts that `compare` uses. Batch and data size are those in
+        `meta` ("batch_size", "dataset_size", "tokens_per_sample", "parameters").
+
+        Raises:
+            ValueError: no step was measured, or the run does not know its optimizer.
+        """
+        from equipoise.monitor.diagnose.setting_of import setting_of
+
+        return setting_of(self)
 
     def compare(self, tensor: str, *, neuron: int | None = None, points: int | None = 500) -> Comparison:
         """Compare a tensor, or one of its sampled neurons, with its forecast, and attribute the gap.

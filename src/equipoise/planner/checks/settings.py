@@ -212,8 +212,7 @@ def check_low_precision(plan: Plan) -> Iterator[Finding]:
             continue
         half = half_units[t.tensor.dtype]
         cure = "keep a float32 copy of the weights (as equipoise's optimizers do), or round stochastically"
-        relative = t.forecast.update / np.concatenate([[t.forecast.init_norm], t.forecast.norm[:-1]])
-        share = float(np.mean(relative < half))
+        share = float(np.mean(t.forecast.effective_lr < half))
         if share > 0.1:
             yield Finding(
                 "update-lost",
