@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,16 +14,16 @@ from equipoise.planner.checks import paying
 from equipoise.planner.setting import Tensor
 from equipoise.theory import DECAYS
 
-ONCE: dict[str, object] = {"batch_size": 10, "dataset_size": 10**6}
+ONCE: dict[str, Any] = {"batch_size": 10, "dataset_size": 10**6}
 """400 steps are a small part of an epoch."""
 
-REPEATED: dict[str, object] = {"batch_size": 10, "dataset_size": 200, "tokens_per_sample": 32}
+REPEATED: dict[str, Any] = {"batch_size": 10, "dataset_size": 200, "tokens_per_sample": 32}
 """400 steps are 20 epochs of a text."""
 
 
-def plan(optimizer: str = "adamw", rms: float = 0.1, **given: object) -> Plan:
+def plan(optimizer: str = "adamw", rms: float = 0.1, **given: Any) -> Plan:
     given = {"tensors": (Tensor("w", (64, 64), init_rms=rms),), "finetune": False} | given
-    return eq.plan(optimizer=optimizer, steps=400, schedule="cosine", warmup=20, **given)  # type: ignore[arg-type]
+    return eq.plan(optimizer=optimizer, steps=400, schedule="cosine", warmup=20, **given)
 
 
 def changes(found: Plan) -> dict[str, dict[str, float]]:
@@ -97,13 +98,13 @@ def test_repeated_text_gets_decay() -> None:
     assert set(changes(plan(lr=3e-4, weight_decay=0.01, **REPEATED))) == {"lr-low"}, "one after the other"
     assert changes(plan(lr=3e-3, weight_decay=2.5, **REPEATED)) == {}, "and is left alone when it has it"
     assert "decay-low" not in changes(plan(lr=3e-3, weight_decay=0.01, finetune=True, **REPEATED))
-    few = plan(lr=3e-3, weight_decay=0.01, **REPEATED | {"dataset_size": 1000})
+    few = plan(lr=3e-3, weight_decay=0.01, **{**REPEATED, "dataset_size": 1000})
     assert changes(few) == {}, "four epochs are neither"
 
 
 def test_of_repeated_images_only_facts_are_said() -> None:
     (one,) = [
-        f for f in plan(lr=3e-3, weight_decay=0.01, **REPEATED | {"tokens_per_sample": None}).findings
+        f for f in plan(lr=3e-3, weight_decay=0.01, **{**REPEATED, "tokens_per_sample": None}).findings
         if f.code == "decay-low"
     ]  # fmt: skip
     assert (one.severity, one.change, one.paid) == ("info", {}, "")
