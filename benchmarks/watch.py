@@ -171,14 +171,14 @@ def whole_run(make: Callable[[], tuple[nn.Module, torch.optim.Optimizer, Callabl
     print(f"    median of the steps' own ratios of CPU time {middle:.3f}, watch's own count {1 + share:.3f}")
 
 
-SHORT = ((32, 64), (128, 128), (256, 256), (512, 256), (1024, 256), (1024, 1024))
-"""Width and batch of networks of four layers, from steps of a fraction of a millisecond up."""
+SHORT = ((4, 32, 64), (4, 128, 64), (4, 128, 256), (4, 256, 256), (4, 512, 256), (16, 32, 64), (16, 64, 128))
+"""Layers, width and batch of networks, from steps of a fraction of a millisecond up."""
 
 
-def short_loop(width: int, batch: int) -> tuple[nn.Module, torch.optim.Optimizer, Callable[[], Tensor]]:
+def short_loop(layers: int, width: int, batch: int) -> tuple[nn.Module, torch.optim.Optimizer, Callable[[], Tensor]]:
     torch.manual_seed(0)
-    make = lambda: (nn.Linear(width, width), nn.ReLU())  # noqa: E731
-    model = nn.Sequential(*make(), *make(), *make(), nn.Linear(width, 10)).to(device())
+    hidden = [module for _ in range(layers - 1) for module in (nn.Linear(width, width), nn.ReLU())]
+    model = nn.Sequential(*hidden, nn.Linear(width, 10)).to(device())
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
     x, y = torch.randn(batch, width).to(device()), torch.randint(10, (batch,)).to(device())
 
@@ -192,14 +192,14 @@ def short_loop(width: int, batch: int) -> tuple[nn.Module, torch.optim.Optimizer
     return model, optimizer, step
 
 
-def short_run(width: int, batch: int, steps: int) -> tuple[float, float, float, float, int]:
+def short_run(size: tuple[int, int, int], steps: int) -> tuple[float, float, float, float, int]:
     """A run by the default, each step beside one that is not watched.
 
     Returns:
         Seconds of a step that is not watched; the share that watching adds to steps 2 and later; seconds that it adds
         to step 1, and that `close()` takes; measured steps.
     """
-    plain, (model, optimizer, step) = short_loop(width, batch)[2], short_loop(width, batch)
+    plain, (model, optimizer, step) = short_loop(*size)[2], short_loop(*size)
     for _ in range(20):
         plain()
         step()
@@ -223,14 +223,15 @@ def short_run(width: int, batch: int, steps: int) -> tuple[float, float, float, 
 
 def short_runs(repeats: int = 3) -> None:
     """Print what watching takes of short runs, by the length of their steps; medians of some runs each."""
-    short_run(32, 64, 100)  # code is loaded once a process
-    print("  a step    steps  measured  watching adds  step 1 adds  close()")
-    for (width, batch), steps in ((SHORT[0], 4000), *((size, 400) for size in SHORT)):
-        times = 1 if width * batch > 200_000 or steps > 400 else repeats
-        found = zip(*(short_run(width, batch, steps) for _ in range(times)), strict=True)
+    _, _, first, _, _ = short_run(SHORT[0], 100)
+    print(f"  the first measured step of a process, which loads code, takes {1e3 * first:.0f} ms more")
+    print("  layers  a step    steps  measured  watching adds  step 1 adds  close()")
+    for size, steps in ((SHORT[0], 4000), *((size, 400) for size in SHORT)):
+        times = 1 if size[1] > 256 or steps > 400 else repeats
+        found = zip(*(short_run(size, steps) for _ in range(times)), strict=True)
         bare, share, first, end, rows = map(statistics.median, found)
         took = f"{100 * share:12.1f} % {1e3 * first:9.0f} ms {1e3 * end:5.0f} ms"
-        print(f"  {1e3 * bare:5.2f} ms {steps:7,} {rows:9.0f} {took}", flush=True)
+        print(f"  {size[0]:6} {1e3 * bare:5.2f} ms {steps:7,} {rows:9.0f} {took}", flush=True)
 
 
 def memory(make: Callable[[], tuple[nn.Module, torch.optim.Optimizer, Callable[[], Tensor]]]) -> None:

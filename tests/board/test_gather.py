@@ -11,7 +11,9 @@ from tests.board import example_runs
 
 import equipoise as eq
 from equipoise.board.gather import gather
+from equipoise.board.pages.findings_view import evidence
 from equipoise.board.pages.geometry_page import triangles
+from equipoise.finding import Finding
 from equipoise.monitor import Run
 from equipoise.monitor.diagnose.attribute import Predicted
 from equipoise.theory import memory
@@ -60,6 +62,26 @@ def test_a_forecast_is_used_where_there_is_one(tmp_path: Path, monkeypatch: pyte
     assert data.held_to_forecast
     np.testing.assert_allclose(data.ratio[0], 2.0, rtol=1e-6)
     assert np.isnan(data.ratio[1]).all()
+
+
+@pytest.mark.parametrize("finetune", [True, False])
+def test_weights_that_were_trained_before_have_no_forecast(tmp_path: Path, finetune: bool) -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(6, 8), torch.nn.Linear(8, 3))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, weight_decay=0.1)
+    with eq.watch(model, optimizer, tmp_path, every=1, finetune=finetune, quiet=True) as watch:
+        for _ in range(10):
+            model(torch.ones(2, 6)).square().sum().backward()
+            optimizer.step()
+            watch.log(loss=1.0)
+    with Run.open(tmp_path) as run:
+        data = gather(run)
+    drawn = [q for q in data.layers.values if q.endswith("_forecast")]
+    assert drawn == ([] if finetune else ["norm_forecast", "rotation_forecast"])
+    assert data.held_to_forecast is not finetune
+    for name, has in (("0.weight", not finetune), ("0.bias", False)):
+        curve = evidence(Finding("lr-layer", "info", name, "", "", "", ""), data)
+        assert curve is not None
+        assert ("forecast" in curve) is has
 
 
 @pytest.mark.parametrize("make", [example_runs.empty, example_runs.crashed])

@@ -143,7 +143,7 @@ class RunData:
         rotation = self.layers.values.get("rotation", np.empty((len(self.tensors), 0)))
         with np.errstate(all="ignore"):
             forecast = self.layers.values.get("rotation_forecast")
-            if forecast is not None and self.held_to_forecast:
+            if forecast is not None:
                 return rotation / forecast  # NaN where there is none: nothing to be off from
             matrices = [i for i, t in enumerate(self.tensors) if len(t.shape) > 1] or list(range(len(self.tensors)))
             among = np.where(rotation[matrices] > 0, rotation[matrices], np.nan)
@@ -157,8 +157,8 @@ class RunData:
 
     @property
     def held_to_forecast(self) -> bool:
-        """Whether layers are held against a forecast: a random walk says nothing of weights trained before."""
-        return "rotation_forecast" in self.layers.values and not self.finetune
+        """Whether layers are held against a forecast."""
+        return "rotation_forecast" in self.layers.values
 
     def tokens(self, step: Array) -> Array | None:
         """Tokens or samples seen at a step, where that is known."""
@@ -186,7 +186,8 @@ def gather(run: Run, name: str | None = None, *, numbers: int = NUMBERS, quick: 
     shown = sum(any(Column(q, t.name) in columns for t in tensors) for q in OF_LAYERS) + 6
     points = int(np.clip(numbers / (max(1, len(tensors)) * shown), 60, 400))
     start = run.started
-    layers = _main(run, columns, tensors, points, start, forecast=not quick)
+    # The forecast is that of a random walk from random weights: it says nothing of weights that were trained before.
+    layers = _main(run, columns, tensors, points, start, forecast=not quick and taken_as(run.meta) is None)
     final = run.final
     logged = _logged(run, final, start)
     seconds = max((float(c.time[-1]) for c in (layers, logged) if len(c)), default=0.0)

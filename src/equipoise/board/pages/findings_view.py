@@ -60,7 +60,9 @@ def _curve(label: str, steps: Any, values: Any, forecast: Any = None) -> dict[st
     if not np.isfinite(np.asarray(values)[picks]).any():
         return None
     curve = {"label": label, "x": steps[picks].tolist(), "y": _plain(values[picks])}
-    return curve if forecast is None else curve | {"forecast": _plain(forecast[picks])}
+    if forecast is None or not np.isfinite(forecast[picks]).any():  # vectors have none
+        return curve
+    return curve | {"forecast": _plain(forecast[picks])}
 
 
 def _plain(values: Any) -> list[float | None]:

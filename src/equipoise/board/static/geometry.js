@@ -87,7 +87,8 @@ EQ.kinds.geometry = class {
     this.place("whole", [arrows[0], arrows[2], arrows[3]], names, circle(Math.min(before, span * (height / width) * 0.66)), "update");
     // At the tip both directions have their own scale, and x counts from the end of the weights.
     const gain = before - Math.sqrt(Math.max(0, before ** 2 - across ** 2));
-    const left = 1.5 * Math.max(decay, gain, -along, before * 1e-9), right = (narrow ? 1.4 : 0.9) * Math.max(along, 0.7 * left);
+    const most = Math.max(decay, gain, -along, before * 1e-9);
+    const left = (narrow ? 2.2 : 1.5) * most, right = (narrow ? 1.4 : 0.9) * Math.max(along, 1.05 * most);
     const tip = EQ.model(`${this.key}-tip`);
     tip.x_range.setv({ start: -left, end: right });
     tip.y_range.setv({ start: -0.16 * across, end: 1.28 * across });

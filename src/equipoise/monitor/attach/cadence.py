@@ -30,7 +30,8 @@ class Cadence:
 
     Args:
         every: measure each k-th step, and the first; None to let `overhead` decide.
-        overhead: allowed share of the training time, spectra included; exceeded, up to `MOST`, for coverage.
+        overhead: allowed share of the training time, spectra included; exceeded for coverage, which
+            `COVER` takes at any cost, and `FINE` up to `MOST`.
         start: the step before the first.
         steps: the last step, where it is known; it is measured, and so is the one before.
 

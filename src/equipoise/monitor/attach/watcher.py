@@ -66,7 +66,7 @@ def watch(
         every: measure the first and every k-th step. Default: enough steps to cover the whole run (about 30 of 400),
             then as many as fit into `overhead`.
         overhead: share of the training time that watching may take; if `every` is given, that spectra may take. Short
-            runs take up to 5 %, so that they are covered to their end.
+            runs take more, so that they are covered to their end: up to a third where a step takes less than 1 ms.
         steps: the last step of the run, if known. It and the step before are measured. Without it, the last measured
             step is near the end.
         neurons: how many neurons of each tensor to follow individually; 0 also leaves out quantiles over neurons.
