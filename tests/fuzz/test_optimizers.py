@@ -95,7 +95,7 @@ def test_nonsense_is_refused_in_words(make: Any) -> None:
     @cases(100)
     @given(name=st.sampled_from(sorted(draw.options_of(make))), value=st.sampled_from(draw.WRONG), case=draw.CASE)
     def fuzz(name: str, value: Any, case: dict[str, Any]) -> None:
-        assume((name, value) != ("compile", True))  # takes seconds, and is no nonsense
+        assume(name != "compile" or value is not True)  # takes seconds, and is no nonsense
         stepped(lambda params: make(params, **{name: value}), case)
 
     fuzz()

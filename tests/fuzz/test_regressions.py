@@ -243,3 +243,14 @@ def test_results_that_are_none(tmp_path: Path, change: dict[str, Any]) -> None:
 def test_trials_of_nonsense(fields: Any) -> None:
     with pytest.raises(ValueError, match="must be"):
         Trial.from_dict(fields)
+
+
+def test_a_bound_survives_weights_whose_square_is_infinite() -> None:
+    w = torch.nn.Parameter(torch.zeros(1, 1))
+    optimizer = eq.AdamCPR([w], lr=1e-3, betas=(0.5, 0.0))
+    for g in (1e15, 0.0, 0.0):
+        w.grad = torch.full((1, 1), g)
+        optimizer.step()
+    assert w.abs() > 1e19
+    assert torch.isfinite(w).all()
+    assert all(torch.isfinite(optimizer.state[w][name]).all() for name in ("multiplier", "growth"))

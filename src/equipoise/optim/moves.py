@@ -186,7 +186,7 @@ class Constrain(Move):
         w, state = piece.w, piece.state
         if not turns(w, group):
             return
-        size = everywhere(torch.linalg.vector_norm(w)).square() / w.numel()
+        size = everywhere(torch.linalg.vector_norm(w)).clamp_max(1e15).square() / w.numel()  # no ∞ − ∞ below
         if "growth" not in state:
             state["multiplier"] = torch.zeros_like(size)
             state["bound"] = torch.full_like(size, math.inf)
