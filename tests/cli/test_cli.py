@@ -201,7 +201,8 @@ def test_no_command_shows_the_help() -> None:
 def test_watching_never_imports_torch(tmp_path: Path) -> None:
     code = (
         "import sys; from equipoise.monitor import Column, Layout, Run, RunWriter; "
-        "from equipoise.monitor.runs.snapshot import SnapshotReader; from equipoise.monitor.runs.terminal import render; "
+        "from equipoise.monitor.runs.snapshot import SnapshotReader; "
+        "from equipoise.monitor.runs.terminal import render; "
         "w = RunWriter(sys.argv[1], layouts=[Layout([Column('rotation', 'a')])]); w.append(1, [1.0]); w.close(); "
         "render(SnapshotReader(Run.open(sys.argv[1])).now()); assert 'torch' not in sys.modules"
     )
