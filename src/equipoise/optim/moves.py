@@ -177,10 +177,8 @@ class Constrain(Move):
         return varied(rule, **decay_options(group), move="constrain", rotate=group["rotate"])
 
     def __call__(self, pieces: list[Piece], u: Any, *, rule: Rule, t: int, group: dict[str, Any]) -> None:
-        lr = rate(group)
         for piece, direction in zip(pieces, directions(u, len(pieces)), strict=True):
-            if isinstance(lr, Tensor) or lr != 0:  # 0·∞ of a direction over no ε would be NaN
-                add(piece.w, direction, -lr)
+            add(piece.w, direction, -rate(group))
             self.hold(piece, t, group)
 
     def hold(self, piece: Piece, t: int, group: dict[str, Any]) -> None:
