@@ -30,6 +30,10 @@ NEAR = 0.03
 """Relative difference of weight decays that count as the same: grids and findings round to three digits."""
 
 
+NARROWED = ("decay-low", "lr-low")
+"""Findings whose range was narrowed after a look at the held-out half: no text, a constant lr (docs/log.md)."""
+
+
 @final
 @dataclass(frozen=True)
 class Pair:
@@ -89,10 +93,11 @@ def pairs(every: Mapping[str, Outcomes]) -> list[Pair]:
 
 def said(found: list[Pair]) -> dict[str, str]:
     """What each finding paid, in a sentence, by its code."""
-    words = {"held-out": "that were not used to set it", "choosing": "that were"}
+    words = {"held-out": "that were not used to set it", "choosing": "that were used to set it"}
     return {
         code: "; ".join(
             f"{_sentence(each)} {words[half]}"
+            + (", but to narrow its range" if half == "held-out" and code in NARROWED else "")
             for half in reversed(HALVES)
             if (each := [p for p in found if p.code == code and p.workload.half == half])
         )
