@@ -33,3 +33,11 @@ def test_a_norm_without_decay_runs_away_when_the_plan_says() -> None:
 def test_a_norm_that_hardly_grows_is_not_said_to_run_away() -> None:
     assert "doubles" not in no_decay(1e-5).evidence
     assert "doubles" not in no_decay(1.0, optimizer="sgdm").evidence, "which depends on the gradient's size"
+
+
+def test_the_beta_that_is_named_ends_the_hidden_schedule_in_the_first_sixth() -> None:
+    plan = eq.plan(optimizer="adamw", lr=1e-3, weight_decay=0.1, steps=2000)
+    (one,) = [f for f in plan.findings if f.code == "bias-warmup"]
+    beta = float(one.advice.split("beta2 = ")[1].split()[0])
+    quiet = eq.theory.bias_factor(np.arange(1, 2001), (0.9, beta)) < 0.9
+    assert np.flatnonzero(quiet)[-1] + 1 == pytest.approx(2000 / 6, rel=0.05)
