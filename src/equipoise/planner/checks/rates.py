@@ -98,7 +98,8 @@ def check_timescale(plan: Plan) -> Iterator[Finding]:
             said = (
                 TUNED
                 if tuning
-                else f"a weight_decay of about {wanted:.2g} would leave less than 5 % of the initial weights"
+                else f"a weight_decay of about {wanted:.2g} would leave less than 5 % of the initial weights. The loss "
+                "fell by that on texts seen 15 times, and rose on most data seen once"
             )
             yield Finding(
                 "init-share",
