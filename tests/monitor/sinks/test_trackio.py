@@ -24,8 +24,9 @@ def test_rows_and_alerts_are_read_back(tmp_path: Path) -> None:
     sent = read("equipoise", "trackio-a")
     for name, values in right(path).items():
         assert sent[name] == pytest.approx(values), name
-    (alert,) = next(r for r in trackio.Api().runs("equipoise") if r.name == "trackio-a").alerts()
-    assert (alert["title"], alert["level"], alert["step"]) == ("equipoise: update-lost", "warn", 5)
+    alerts = next(r for r in trackio.Api().runs("equipoise") if r.name == "trackio-a").alerts()
+    # A set: on a busy machine trackio has stored an alert twice that it was given once.
+    assert {(a["title"], a["level"], a["step"]) for a in alerts} == {("equipoise: update-lost", "warn", 5)}
     run(path, "trackio", resume=3, first=10)
     assert list(read("equipoise", "trackio-a")["equipoise/log/loss"]) == [1, 2, 3, 4, 5, 6, 7, 8]
 
