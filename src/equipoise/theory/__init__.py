@@ -3,6 +3,7 @@
 - `Dynamics`: what an optimizer does to a tensor. It answers all of the questions below.
 - `stationary`: where norm and rotation settle. `forecast`: what they do at every step of a run.
 - `memory`: what each batch contributes. `design_lr`, `design_weight_decay`: schedules for given contributions.
+- `equivalent`: the setting of another optimizer with the same memory and norms.
 - `distance`: how far weights move from their start.
 - `bias_factor`: Adam's bias correction as a schedule.
 """
@@ -14,6 +15,7 @@ from equipoise.theory.directions import DECAYS, OPTIMIZERS, default_betas
 from equipoise.theory.distance import distance, steady_update
 from equipoise.theory.divergence import gaussian_kl
 from equipoise.theory.dynamics import Dynamics
+from equipoise.theory.equivalent import equivalent
 from equipoise.theory.memory import (
     Memory,
     design_lr,
@@ -44,6 +46,7 @@ __all__ = [
     "distance",
     "effective_lr",
     "eps_factor",
+    "equivalent",
     "first_step",
     "forecast",
     "gaussian_kl",

@@ -3,11 +3,12 @@
 Only floats, arrays and `math` may appear here: the same text is compiled by numba for long runs. Letters:
 q = E‖w‖², η = lr, a = share of the weight kept by decay, u = update direction, and n, y the two parts of every
 optimizer's averaging filter: n = A·h + B·y, then y ← p·y + h, where h is the gradient (with coupled L2: g + λw).
+Of a rotation they give dot = ⟨w,w'⟩ and cross = ‖w‖²‖w'‖² − ⟨w,w'⟩², of which `trajectory` makes the angle.
 """
 
 from __future__ import annotations
 
-from math import asin, atan2, erfc, exp, pi, sqrt
+from math import asin, erfc, exp, pi, sqrt
 
 
 def decayed_share(c):
@@ -69,11 +70,6 @@ def cautious_step(q, push, inner, d, phi, aligned):
     return q_new, dot, cross
 
 
-def angle(cross, dot):
-    """θ of w and w' from ‖w‖²‖w'‖² − ⟨w,w'⟩², which keeps its digits at any angle, and ⟨w,w'⟩."""
-    return atan2(sqrt(max(0.0, cross)), dot)
-
-
 def begun_with_one(first, rest):
     """E[1/v] and E[z²/v] of v = first·z² + rest, z Gaussian: averages of squares that began with one gradient, z.
 
@@ -122,7 +118,7 @@ def filter_moments(A, B, p, lam, G, q, y2, wy):
 
 def linear_moments(
     lr, kept, l2, scale, A, B, p, beta2, adaptive, corrected, zeros, nested, cautious, invariant, grad2, size, finite_r,
-    finite_x, q, norm2, rotation, update2,
+    finite_x, q, norm2, cross, dot, update2,
 ):  # fmt: skip
     """Norm and rotation where the direction is linear in the gradients, up to Adam's 1/√v: SGDM, RMSProp, Adam.
 
@@ -180,27 +176,26 @@ def linear_moments(
         if cautious:
             d = 1.0 - a
             phi, aligned, remembered = masked_moments(inner, q, push, d, False)
-            q_new, dot, cross = cautious_step(q, push, inner, d, phi, aligned)
+            q_new, dot[t], cross[t] = cautious_step(q, push, inner, d, phi, aligned)
             a, more = masked_split(inner, q, push, d, phi, aligned, remembered)
             e, e_first = e * (1.0 + more), e_first * (1.0 + more)
         else:
             more = 0.0
             q_new = a * a * q - 2.0 * a * inner + push
-            dot = a * q - inner
-            cross = q * push - inner * inner
+            dot[t] = a * q - inner
+            cross[t] = q * push - inner * inner
         wy = a * wy_new - e * yn
         w_first = a * w_first - e_first * first * g_first
         update2[t] = (e / (1.0 + more)) ** 2 * (A * A * G + B * B * g_y2) * fix_r + own
         g_y2 = p * p * g_y2 + G
         y2 = y2_new
-        rotation[t] = angle(cross, dot)
         q = q_new
         norm2[t] = q
 
 
 def elementwise_moments(
     lr, l2, scale, A, B, p, beta2, corrected, invariant, grad2, size, finite_r, finite_x, q, share, q_of, v_of, y2_of,
-    wy_of, g_y2, norm2, rotation, update2,
+    wy_of, g_y2, norm2, cross, dot, update2,
 ):  # fmt: skip
     """The same for Adam + L2, where λw enters v and every weight so gets a step size of its own.
 
@@ -247,13 +242,13 @@ def elementwise_moments(
             q_new += share[j] * q_of[j]
         g_y2 = p * p * g_y2 + G
         update2[t] = grad_push
-        rotation[t] = angle(q * push - inner * inner, q - inner)
+        cross[t], dot[t] = q * push - inner * inner, q - inner
         q = q_new
         norm2[t] = q
 
 
 def saturating_moments(
-    lr, kept, scale, A, B, p, powers, weights, signed, cautious, invariant, u2, q, terms, norm2, rotation, update2
+    lr, kept, scale, A, B, p, powers, weights, signed, cautious, invariant, u2, q, terms, norm2, cross, dot, update2
 ):
     """Norm and rotation where the direction has a fixed size: sign (SignSGDM, Lion), msign (Muon), normalised GD.
 
@@ -282,17 +277,16 @@ def saturating_moments(
         if cautious:
             d = 1.0 - a
             phi, aligned, remembered = masked_moments(x, q, r2, d, signed)
-            q_new, dot, cross = cautious_step(q, push, inner, d, phi, e * aligned)
+            q_new, dot[t], cross[t] = cautious_step(q, push, inner, d, phi, e * aligned)
             a, more = masked_split(x, q, r2, d, phi, aligned, remembered)
             step += more
         else:
             q_new = a * a * q - 2.0 * a * inner + push
-            dot = a * q - inner
-            cross = q * push - inner * inner
+            dot[t] = a * q - inner
+            cross[t] = q * push - inner * inner
         y2_new = p * p * y2 + G
         rho_last = B * (A * G + p * B * y2) / n_now  # corr(n_t, n_{t+1}) · √(N_{t+1}/N_t)
         a_last, step_last, n_last, y2 = a, step * sqrt(r2), n_now, y2_new
         update2[t] = push
-        rotation[t] = angle(cross, dot)
         q = q_new
         norm2[t] = q

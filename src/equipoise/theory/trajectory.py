@@ -111,26 +111,26 @@ def follow(
     eta = lr * scale
     taps = (u.filter.A, u.filter.B, u.filter.p)
     if u.saturating:
-        norm2, rotation, update2 = _scan.run_recursion(
+        norm2, *turned, update2 = _scan.run_recursion(
             "saturating_moments", eta, left, size, *taps, u.kernel.powers, u.kernel.weights, u.signed, cautious,
-            scale_invariant, u.square, q, np.zeros(len(u.kernel.powers)), outputs=3, steps=T,
+            scale_invariant, u.square, q, np.zeros(len(u.kernel.powers)), outputs=4, steps=T,
         )  # fmt: skip
     elif u.adaptive and u.coupled:
         # Gaussian initial weights, in classes at the nodes of a Gauss–Hermite rule (mirror images count once).
         nodes, share = np.polynomial.hermite_e.hermegauss(16)
         nodes, share = nodes[8:], 2 * share[8:] / share.sum()
-        norm2, rotation, update2 = _scan.run_recursion(
+        norm2, *turned, update2 = _scan.run_recursion(
             "elementwise_moments", eta, l2, size, *taps, u.beta2, bias_correction, scale_invariant, g2, float(u.size),
-            *finite_beta2(u), q, share, q * nodes**2, *np.zeros((3, 8)), 0.0, outputs=3, steps=T,
+            *finite_beta2(u), q, share, q * nodes**2, *np.zeros((3, 8)), 0.0, outputs=4, steps=T,
         )  # fmt: skip
     else:
-        norm2, rotation, update2 = _scan.run_recursion(
+        norm2, *turned, update2 = _scan.run_recursion(
             "linear_moments", eta, left, l2, size, *taps, u.beta2, u.adaptive, bias_correction, zero_init, u.nested,
-            cautious, scale_invariant, g2, float(u.size), *finite_beta2(u), q, outputs=3, steps=T,
+            cautious, scale_invariant, g2, float(u.size), *finite_beta2(u), q, outputs=4, steps=T,
         )  # fmt: skip
     return Forecast(
         norm=np.sqrt(norm2),
-        rotation=rotation,
+        rotation=_angle(*turned),
         update=np.sqrt(update2),
         lr=lr,
         weight_decay=weight_decay,
@@ -172,4 +172,9 @@ def rotation_angle(*, norm: ArrayLike, change_norm: ArrayLike, radial: ArrayLike
     1.0
     """
     n, d, rad = (np.asarray(x) for x in (norm, change_norm, radial))
-    return np.arctan2(np.sqrt(np.maximum(d * d - rad * rad, 0)), n + rad)
+    return _angle(d * d - rad * rad, n + rad)
+
+
+def _angle(cross: Array, dot: Array) -> Array:
+    """θ from the square of what lies across and what lies along, both by the same factor too large or not."""
+    return np.arctan2(np.sqrt(np.maximum(cross, 0)), dot)
