@@ -132,3 +132,44 @@ def adam_cpr(w: Array, grads: Array, *, lr: float, betas: tuple[float, float], e
                 if t > 2 * stretch:
                     growth_before = growth
     return w, kappa
+
+
+def lamb(w: Array, grads: Array, *, lr: float, betas: tuple[float, float], eps: float, weight_decay: float) -> Array:
+    u = adam_direction(betas, eps)()
+    for t, g in enumerate(grads, start=1):
+        r = u(g, t) + weight_decay * w
+        w = w - lr * np.linalg.norm(w) / np.linalg.norm(r) * r
+    return w
+
+
+def lars(w: Array, grads: Array, *, lr: float, momentum: float, weight_decay: float, trust: float) -> Array:
+    v = np.zeros_like(w)
+    for g in grads:
+        local = trust * np.linalg.norm(w) / (np.linalg.norm(g) + weight_decay * np.linalg.norm(w))
+        v = momentum * v + lr * local * (g + weight_decay * w)
+        w = w - v
+    return w
+
+
+def clipped_sgdm(w: Array, grads: Array, *, lr: float, momentum: float, weight_decay: float, clip: float) -> Array:
+    m = np.zeros_like(w)
+    axes = tuple(range(1, w.ndim)) if w.ndim > 1 else None
+    for g in grads:
+        size = np.sqrt(np.sum(g**2, axis=axes, keepdims=True))
+        most = clip * np.maximum(np.sqrt(np.sum(w**2, axis=axes, keepdims=True)), 1e-3)
+        g = np.where(size > most, g * most / size, g)
+        m = momentum * m + g
+        w = w - lr * weight_decay * w - lr * (g + momentum * m)
+    return w
+
+
+def normuon(w: Array, grads: Array, *, lr: float, momentum: float, weight_decay: float, beta2: float) -> Array:
+    m, v = np.zeros_like(w), np.zeros((len(w), 1))
+    for g in grads:
+        m = momentum * m + (1 - momentum) * g
+        left, _, right = np.linalg.svd(m, full_matrices=False)
+        o = left @ right
+        v = beta2 * v + (1 - beta2) * np.mean(o**2, axis=1, keepdims=True)
+        o = o / (np.sqrt(v) + 1e-8)
+        w = w - lr * weight_decay * w - 0.2 * lr * np.sqrt(w.size) / np.linalg.norm(o) * o
+    return w

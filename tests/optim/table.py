@@ -74,14 +74,23 @@ CONTROLLED = [
     Row("AdamCPR", optim.AdamCPR, {"lr": 0.02, "warm_start": 3}),
 ]
 
+# Their references take a matrix; what has one dimension takes another step.
+RELATIVES = [
+    Row("LAMB", optim.LAMB, ADAM | {"weight_decay": 0.1}, references.lamb),
+    Row("LARS", optim.LARS, {"lr": 0.5, "momentum": 0.8, "weight_decay": 0.1, "trust": 0.02}, references.lars),
+    Row("ClippedSGDM", optim.ClippedSGDM, {"lr": 0.1, "momentum": 0.8, "weight_decay": 0.1, "clip": 0.05},
+        references.clipped_sgdm),
+]  # fmt: skip
+
 # These make two groups of one, matrices and the rest.
 MATRIX = [
     Row("RotationalMuon", optim.RotationalMuon, TURN | {"adam": TURN}),
     Row("HyperballMuon", optim.HyperballMuon, {"lr": 0.02, "adam": {"lr": 0.02}}),
     Row("Muon", optim.Muon, {"lr": 0.02, "adam": {"lr": 0.02}}),
+    Row("NorMuon", optim.NorMuon, {"lr": 0.02, "adam": {"lr": 0.02}}),
     Row("Muon cautious", optim.Muon, {"lr": 0.02, "decay": "cautious", "nesterov": False, "adam": {"lr": 0.02}}),
     Row("SteepestDescent", optim.SteepestDescent, {"lr": 0.02, "momentum": 0.8, "weight_decay": 0.1}),
     Row("SteepestDescent sharpness", optim.SteepestDescent, {"sharpness": 50.0}),
 ]
 
-ALL = PLAIN + CONTROLLED
+ALL = PLAIN + CONTROLLED + RELATIVES

@@ -19,6 +19,7 @@ from equipoise.optim.controlled import (
     RotationalSignSGDM,
 )
 from equipoise.optim.engine.base import RuleOptimizer
+from equipoise.optim.following import rotational
 from equipoise.optim.matrix import HyperballMuon, Muon, RotationalMuon, SteepestDescent
 from equipoise.optim.model.folding import fold
 from equipoise.optim.model.gains import Gain, Standardized, add_gains, standardize
@@ -26,26 +27,34 @@ from equipoise.optim.model.groups import ParamGroups, param_groups
 from equipoise.optim.model.invariance import Invariance, TensorInvariance, scale_invariance
 from equipoise.optim.moves import Constrain, Decay, Move
 from equipoise.optim.optimizers import SGDM, Adam, AdamW, Lion, NormalizedGD, RMSProp, SignSGDM
+from equipoise.optim.relatives import LAMB, LARS, Clip, ClippedSGDM, EvenRows, LayerRate, NorMuon, Trust
 from equipoise.optim.rules import Rule
 from equipoise.optim.sphere import Hyperball, Rotate
 from equipoise.optim.switch import Switch
 from equipoise.optim.wrap import Rotational
 
 __all__ = [
+    "LAMB",
+    "LARS",
     "SGDM",
     "Adam",
     "AdamCPR",
     "AdamW",
+    "Clip",
+    "ClippedSGDM",
     "Constrain",
     "Decay",
+    "EvenRows",
     "Gain",
     "Hyperball",
     "HyperballAdamW",
     "HyperballMuon",
     "Invariance",
+    "LayerRate",
     "Lion",
     "Move",
     "Muon",
+    "NorMuon",
     "NormalizedGD",
     "ParamGroups",
     "RMSProp",
@@ -64,9 +73,11 @@ __all__ = [
     "SteepestDescent",
     "Switch",
     "TensorInvariance",
+    "Trust",
     "add_gains",
     "fold",
     "param_groups",
+    "rotational",
     "scale_invariance",
     "standardize",
 ]

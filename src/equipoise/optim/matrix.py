@@ -23,7 +23,7 @@ ADAM = {"lr": 3e-4, "betas": (0.9, 0.95), "eps": 1e-8}
 POLAR = ("steps", "accuracy", "lower", "method", "coefficients", "degree", "bound", "dtype")
 
 
-class _MuonFamily(RuleOptimizer):
+class MuonFamily(RuleOptimizer):
     """Muon for matrices and convolutions, AdamW for everything else, in one optimizer."""
 
     def __init__(self, params: Params, options: dict[str, Any], move: Move):
@@ -127,7 +127,7 @@ def _check_muon(group: dict[str, Any]) -> None:
 
 @final
 @documented
-class Muon(_MuonFamily):
+class Muon(MuonFamily):
     """m ← βm + (1−β)g, w ← (1−ηλ)w − η·scale·UVᵀ, UVᵀ the polar factor of m or its Nesterov form; AdamW for the rest.
 
     Give it `param_groups(model)`: matrices and convolutions take Muon's step, embeddings, heads, gains and biases
@@ -188,7 +188,7 @@ class Muon(_MuonFamily):
 
 @final
 @documented
-class RotationalMuon(_MuonFamily):
+class RotationalMuon(MuonFamily):
     """Muon's direction at Muon's equilibrium rotation from the first step, norms kept; RotationalAdamW for the rest.
 
     Args:
@@ -222,7 +222,7 @@ class RotationalMuon(_MuonFamily):
         angle: float | Callable[[int], float] | None = None,
         granularity: str | int = "neuron",
         center: bool = False,
-        track: float = 0.99,
+        track: float | None = None,
         method: str = "exact",
         reference: str | None = None,
         norm: float | None = None,
@@ -241,7 +241,7 @@ class RotationalMuon(_MuonFamily):
 
 @final
 @documented
-class HyperballMuon(_MuonFamily):
+class HyperballMuon(MuonFamily):
     """Muon's direction as a step of relative size lr on the sphere of each tensor; HyperballAdamW for the rest.
 
     Args:

@@ -33,14 +33,15 @@ TEXTS = {
         l2: L2 term added to the gradient, as torch.optim.SGD's weight_decay is.
         maximize: follow the gradient upwards.
         foreach: step many tensors at once. None: wherever that is possible.
-        compile: run the step as a compiled kernel. None: for large groups.
+        compile: run the step as a compiled kernel. None: once that pays, soon for large groups.
         nonfinite: if a gradient is not finite, "ignore" it, "skip" the step, or raise an "error".
 """,
     "{rotation}": """
         angle: the rotation per step in radians, or a function of the step. Default: the equilibrium rotation.
         granularity: what rotates as one vector: "neuron", "tensor", or a number of equal parts, such as heads.
         center: keep the mean of each row at 0.
-        track: averaging factor of the direction's size.
+        track: share of a row's remembered square ‖d‖² that is left after a step. Default: 0.9; in Algorithm 1, an
+            averaging factor, 0.99.
         method: where the default angle comes from: "exact", or "small_step" for [kosson2024] Table 1.
         reference: "paper" for [kosson2024] Algorithm 1 to the letter, flaws included.
         norm: the norm to keep. Default: that of each row at the start.

@@ -1,6 +1,6 @@
 """Moves on the sphere: rotation and hyperball, which rotate rows and keep their norms.
 
-Letters: w weight, d direction, n norm to keep, ν tracked ‖d‖², η_r rotation per step.
+Letters: w weight, d direction, n norm to keep, ν largest ‖d‖² that is remembered, η_r rotation per step.
 """
 
 from __future__ import annotations
@@ -43,6 +43,12 @@ NO_DECAY = (
     "weight_decay = 0: must be > 0, because the rotation comes from lr and weight decay; or give angle, or "
     "rotate=False for this group"
 )
+
+TRACK, PAPER_TRACK = 0.9, 0.99
+"""Share of a row's tracked square that is left after a step; and the averaging factor of Algorithm 1."""
+
+QUIET = 0.01
+"""Share of the tracked square below which a direction is held for what is left of earlier gradients."""
 
 
 def on_sphere(rule: Dynamics, group: dict[str, Any]) -> Dynamics:
@@ -156,17 +162,21 @@ class RowMove(Move):
 
 @final
 class Rotate(RowMove):
-    """Turn every row by η_r on average and keep its norm.  [kosson2024] Algorithm 1, mended as in [theory] 7.
+    """Turn every row by η_r and keep its norm.  [kosson2024] Algorithm 1, mended as in [theory] 7.
 
         d ← u − ⟨u,w⟩w/‖w‖²   (if asked: of centred gradients, and centred itself)
-        ν ← βν + (1−β)‖d‖²/r_t,    s² = (1−ω)·r_t ν̂ + ω·‖d‖²,    ω = β^{t/4}
+        ν ← max(‖d‖², βν),    s² = max(‖d‖², ν/100)
         w ← n · (w − tan(η_r)·‖w‖·d/s) / ‖…‖,   where ‖w − a·d‖² = ‖w‖² + a²‖d‖²
 
-    Deviations from the paper: gradients and d are centred, as they are under Weight Standardization, before d is
-    tracked, so that centring takes nothing from the rotation; weights are centred once, by the constructor; ‖d‖² is
-    tracked relative to r_t, what a random walk has at step t, and the step's own size counts until the tracker has seen
-    enough, so that the rotation is right from the first step whatever the gradients; tan keeps large angles; a zero row
-    grows by plain steps until it is as long as its equilibrium; η_r = 0 moves nothing.
+    A row turns by η_r, not by η_r on average, unless its direction has shrunk to less than a tenth of what it was, and
+    faster than β forgets: by e in 19 steps at the default of 0.9. Then it turns as much less as it is shorter still.
+    So a row never turns more than asked, however its gradients grow, and what is left of one without gradients is not
+    made as large as a gradient, for 20·ln(k) steps if it has shrunk by k.
+
+    Deviations from the paper: the paper tracks an average of ‖d‖², with β = 0.99, which lags behind gradients that grow
+    or shrink; gradients and d are centred, as they are under Weight Standardization, before d is
+    tracked, so that centring takes nothing from the rotation; weights are centred once, by the constructor; tan keeps
+    large angles; a zero row grows by plain steps until it is as long as its equilibrium; η_r = 0 moves nothing.
     `reference="paper"` is Algorithm 1 to the letter; where that divides zero by zero, a row of zeros stays one.
     """
 
@@ -174,7 +184,7 @@ class Rotate(RowMove):
     defaults: ClassVar[dict[str, Any]] = {
         "granularity": "neuron",
         "center": False,
-        "track": 0.99,
+        "track": None,
         "angle": None,
         "method": "exact",
         "reference": None,
@@ -229,18 +239,14 @@ class Rotate(RowMove):
         asked = dynamics.asked(shape, lr=known_rate(group), weight_decay=wd) if given is None else float(given)
         if asked == 0.0:
             return None
-        beta, expected = group["track"], dynamics.expected_square(t)
-        own, lost = beta ** (steps / 4), decay_of(group)
+        lost = decay_of(group)
         known = isinstance(lost, float) and lost > 0 and readable(group["lr"])
         known = known and group["norm"] is None and dynamics.by_size
         end = dynamics.stationary(1, lr=known_rate(group), weight_decay=wd).norm if known else 0.0
         return {
             "angle": asked,
             "tangent": math.tan(min(asked, 1.5)),
-            "beta": beta,
-            "take": (1 - beta) / expected,
-            "tracked": (1 - own) * expected / (1 - beta**steps),
-            "own": own,
+            "beta": TRACK if group["track"] is None else group["track"],
             "lr": rate(group),
             "left": 1 - lost,
             "goal": end,
@@ -260,9 +266,9 @@ class Rotate(RowMove):
         now = dd - dw * along  # ‖d‖² without its part along w
         # Less than this is rounding, which must not become a direction; what is not finite is not greater.
         now = torch.where(now > 16 * torch.finfo(dd.dtype).eps * dd + numbers["noise"] * ww, now, 0.0)
-        nu = nu * numbers["beta"] + now * numbers["take"]
-        square = nu * numbers["tracked"] + now * numbers["own"]  # s²
-        moves = (square > 0) & (now > 0)
+        nu = torch.maximum(now, nu * numbers["beta"])
+        square = torch.maximum(now, nu * QUIET)  # s²
+        moves = now > 0
         square = torch.where(moves, square, 1.0)
         length = torch.where(moves, tangent * ww.sqrt() / square.sqrt(), 0.0)
         # ‖w − length·d‖² = ‖w‖²·(1 + tan²·‖d‖²/s²): length² itself may be too large for its type.
@@ -297,6 +303,7 @@ class Rotate(RowMove):
         """Algorithm 1, lines 9–13, literally (its loop centres; `center=False` leaves that out)."""
         w, d = as_rows(piece.w, group["granularity"]), as_rows(u, group["granularity"])
         n, nu, beta = piece.state["row_norm"], piece.state["row_square"], group["track"]
+        beta = PAPER_TRACK if beta is None else beta
         d = d - w * (row_sum(d * w) / row_sum(w.square()).clamp_min(1e-38))  # a row of zeros stays one
         nu.mul_(beta).add_(row_sum(d.square()), alpha=1 - beta)
         w = w - angle * n * d / (nu / (1 - beta**t) + 1e-8).sqrt()

@@ -63,7 +63,7 @@ class Rotational(Holder):
             optimizer's own lr and weight decay, where theory knows it (Adam and its kin by betas, SGD by momentum).
         granularity: "neuron", "tensor", or a number of equal parts; a group may have its own.
         center: centre the rows, once now and then their directions.
-        track: averaging factor of the size of the direction.
+        track: share of a row's remembered square that is left after a step. Default: 0.9.
         method: "exact" or "small_step", for the default angle.
 
     Reference: [kosson2024] Algorithm 1.
@@ -85,7 +85,7 @@ class Rotational(Holder):
         angle: float | Callable[[int], float] | None = None,
         granularity: str | int = "neuron",
         center: bool = False,
-        track: float = 0.99,
+        track: float | None = None,
         method: str = "exact",
     ):
         self.inner = steppable("optimizer", getattr(optimizer, "optimizer", optimizer))
@@ -100,7 +100,8 @@ class Rotational(Holder):
             raise ValueError(f"optimizer = {type(self.inner).__name__}: must be one that does not keep norms itself")
         _check.choice("method", method, ("exact", "small_step"))
         _check.flag("center", center)
-        _check.number("track", track, low=0, high=1, open_high=True)
+        if track is not None:
+            _check.number("track", track, low=0, high=1, open_high=True)
         if angle is not None and not callable(angle):
             _check.number("angle", angle, low=0, high=1.5)
         self._angle = angle

@@ -61,6 +61,39 @@ def test_what_is_not_finite_moves_nothing() -> None:
     assert changed[9:].all()
 
 
+@pytest.mark.parametrize("make", [eq.RotationalAdamW, eq.HyperballAdamW])
+def test_rows_of_several_tensors_turn_together(make: type[torch.optim.Optimizer]) -> None:
+    turned: list[int] = []
+
+    class Counted(type(make([torch.nn.Parameter(torch.ones(2, 2))]).move)):  # type: ignore[attr-defined]
+        def turn(self, ww: torch.Tensor, *rest: object) -> object:
+            turned.append(len(ww))
+            return super().turn(ww, *rest)
+
+    optimizers = []
+    for _ in range(2):
+        params = [torch.nn.Parameter(p[0:].detach().clone()) for p in parameters()]
+        optimizers.append((make(params, compile=False), params))  # type: ignore[call-arg]
+    optimizers[0][0].move = Counted()  # type: ignore[attr-defined]
+    for optimizer, params in optimizers:
+        run(optimizer, params, 2)
+    matrices = [s for s in SHAPES if len(s) > 1]
+    rows = [1 if make is eq.HyperballAdamW else s[0] for s in matrices]
+    assert turned == [sum(rows[:-1]), rows[-1]] * 2  # the last one's gradient lies otherwise, and is copied
+    for p, q in zip(optimizers[0][1], optimizers[1][1], strict=True):
+        assert torch.equal(p, q)
+
+
+@pytest.mark.parametrize("most", [1, 20_000, 100_000])
+def test_is_the_same_whatever_turns_together(most: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    some, other = parameters(), parameters()
+    run(eq.RotationalAdamW(some, compile=False), some)
+    monkeypatch.setattr(chunks, "RUN", most)
+    run(eq.RotationalAdamW(other, compile=False), other)
+    for p, q in zip(some, other, strict=True):
+        assert torch.equal(p, q)
+
+
 @pytest.mark.parametrize("make", [eq.AdamW, eq.Lion, eq.RotationalAdamW, eq.HyperballAdamW, eq.AdamCPR])
 def test_makes_no_temporary_as_large_as_a_tensor(make: type[torch.optim.Optimizer]) -> None:
     params = [torch.nn.Parameter(torch.randn(512, 640)) for _ in range(3)]

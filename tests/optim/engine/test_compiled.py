@@ -2,6 +2,7 @@
 
 import copy
 import logging
+import math
 import os
 import re
 import shutil
@@ -33,7 +34,7 @@ DISTINCT = [
         "AdamW cautious", "SignSGDM", "Lion", "NormalizedGD", "NormalizedGD neuron",
         "RotationalSGDM", "RotationalAdamW",
         "RotationalAdamW centred", "RotationalAdamW tensor", "RotationalAdamW paper", "RotationalAdamL2",
-        "RotationalLion", "RotationalSignSGDM", "HyperballAdamW", "AdamCPR",
+        "RotationalLion", "RotationalSignSGDM", "HyperballAdamW", "AdamCPR", "LAMB", "LARS", "ClippedSGDM",
     )
 ]  # fmt: skip
 
@@ -247,6 +248,53 @@ def test_large_groups_are_compiled_by_themselves_after_some_steps(monkeypatch: p
     assert step_layout.wanted(group, step_layout.AUTO_STEP)
     assert not step_layout.wanted(group, step_layout.AUTO_STEP - 1)
     assert not step_layout.wanted(group | {"compile": False}, step_layout.AUTO_STEP)
+
+
+def test_small_groups_are_compiled_when_it_pays(monkeypatch: pytest.MonkeyPatch) -> None:
+    group = {"params": parameters([(4, 4)]), "compile": None}
+    monkeypatch.setattr(step_layout, "AUTO_TOTAL", 16 * 40)
+    assert [t for t in range(1, 60) if step_layout.wanted(group, t)] == list(range(40, 60))
+    assert not step_layout.wanted(group | {"compile": False}, 50)
+    elsewhere = [torch.nn.Parameter(torch.zeros(4, 4, device="meta"))]
+    assert not step_layout.wanted(group | {"params": elsewhere}, 50)
+
+
+@pytest.mark.parametrize("make", [eq.AdamW, eq.RotationalAdamW, eq.HyperballAdamW])
+def test_goes_on_compiled_as_it_began(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    shapes = [(300, 257), (40, 30), (40, 30), (7, 9), (50,)]
+    monkeypatch.setattr(step_layout, "AUTO_TOTAL", 12 * sum(math.prod(s) for s in shapes))
+    some, other = parameters(shapes), parameters(shapes)
+    a, b = make(some, lr=0.01, weight_decay=0.1), make(other, lr=0.01, weight_decay=0.1, compile=False)
+    steps = []
+    run_ = step_layout.StepLayout._run
+
+    def counted(layout: Any, batch: Any, pieces: Any, grads: Any, t: int, group: Any) -> bool:
+        steps.append(t)
+        return run_(layout, batch, pieces, grads, t, group)
+
+    monkeypatch.setattr(step_layout.StepLayout, "_run", counted)
+    run(a, some, range(15))
+    run(b, other, range(15))
+    assert set(steps) == {12, 13, 14, 15}
+    for p, q in zip(some, other, strict=True):
+        torch.testing.assert_close(p, q, rtol=1e-5, atol=1e-6)
+
+
+def test_is_not_tried_again_where_there_is_no_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+    def failing(kind: compiled.Kind) -> Any:
+        raise RuntimeError("no way")
+
+    monkeypatch.setattr(compiled, "_kernels", {})
+    monkeypatch.setattr(compiled, "_compile", failing)
+    some, other = parameters([(300, 257), (7, 9)]), parameters([(300, 257), (7, 9)])
+    a = eq.RotationalAdamW(some, compile=True)
+    with pytest.warns(RuntimeWarning, match="no way"):
+        run(a, some, range(1))
+    assert all(layout._eager_only for layout in a._layouts.values())
+    run(a, some, range(1, 4))
+    run(eq.RotationalAdamW(other, compile=False), other, range(4))
+    for p, q in zip(some, other, strict=True):
+        torch.testing.assert_close(p, q, rtol=1e-5, atol=1e-6)
 
 
 def test_says_that_it_compiles(caplog: pytest.LogCaptureFixture) -> None:

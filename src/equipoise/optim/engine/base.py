@@ -44,6 +44,8 @@ class StepBatch:
     sorts: list[tuple[Any, ...]]
     """Device, dtype of the state, mesh of a DTensor: what may be stepped together."""
     kinds: list[tuple[Any, ...]]
+    alike: bool
+    """Whether all are of one sort, and their own working weights."""
 
     def holds(self, live: list[Tensor], states: list[dict[str, Any]]) -> bool:
         """Whether these are the same, one for one."""
@@ -254,16 +256,20 @@ class RuleOptimizer(Optimizer):
         times = self._clock.tick(batch.states)
         grads: list[Any] = [p.grad for p in live]
         low: list[tuple[Tensor, Tensor]] = []
-        buckets: dict[tuple[Any, ...], list[tuple[Piece, Tensor]]] = {}
-        for p, piece, sort, t, grad in zip(live, batch.pieces, batch.sorts, times, grads, strict=True):
-            if p.dtype in LOW_PRECISION:
-                piece = Piece(_master(p, piece.state), piece.state)
-                low.append((p, piece.w))
-            buckets.setdefault((*sort, t), []).append((piece, grad))
-        for (_, dtype, mesh, t), bucket in buckets.items():
+        buckets: dict[tuple[Any, ...], tuple[list[Piece], list[Tensor]]] = {}
+        if batch.alike and len(set(times)) == 1:
+            buckets[(*batch.sorts[0], times[0])] = (batch.pieces, grads)
+        else:
+            for p, piece, sort, t, grad in zip(live, batch.pieces, batch.sorts, times, grads, strict=True):
+                if p.dtype in LOW_PRECISION:
+                    piece = Piece(_master(p, piece.state), piece.state)
+                    low.append((p, piece.w))
+                pieces, theirs = buckets.setdefault((*sort, t), ([], []))
+                pieces.append(piece)
+                theirs.append(grad)
+        for (_, dtype, mesh, t), (pieces, grads) in buckets.items():
             if self._angle is not None and not group.get("own_angle"):
                 group["angle"] = _check.number(f"angle({t})", self._angle(t), low=0, high=1.5)
-            pieces, grads = [piece for piece, _ in bucket], [grad for _, grad in bucket]
             pair = self.pair(group)
             if pair not in self._layouts:
                 self._layouts[pair] = StepLayout(*pair)
@@ -284,9 +290,9 @@ class RuleOptimizer(Optimizer):
             for p, state in zip(live, states, strict=True):
                 _init_state(p, state, self.pair(group)[0])
             sorts = [(p.device, state_dtype(p), mesh_of(p)) for p in live]
-            batch = StepBatch(
-                live, states, [Piece(p, s) for p, s in zip(live, states, strict=True)], sorts, kinds_of(live)
-            )
+            alike = len(set(sorts)) == 1 and not any(p.dtype in LOW_PRECISION for p in live)
+            pieces = [Piece(p, s) for p, s in zip(live, states, strict=True)]
+            batch = StepBatch(live, states, pieces, sorts, kinds_of(live), alike)
             self._batches[id(group)] = batch
         return batch
 

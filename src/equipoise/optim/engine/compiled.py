@@ -16,6 +16,7 @@ import warnings
 from array import array
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from operator import mul
 from typing import Any, NamedTuple
 
 import torch
@@ -47,18 +48,18 @@ SHARED = 2**15
 """Weights from which on it is worth waking threads."""
 
 
-class Call(NamedTuple):
-    """One tensor to step; numbers and the gradient stay as they are."""
+class Calls(NamedTuple):
+    """Tensors to step: in each list one entry for each of them. Numbers and gradients stay as they are."""
 
-    numbers: Tensor
-    layout: tuple[int, ...]
+    numbers: list[Tensor]
+    layouts: list[tuple[int, ...]]
     """(rows, columns), or (size,) for a plain step, as which the matrices' memory is seen."""
-    matrices: list[Tensor]
-    """w, g and averages, dense and all with the same strides."""
-    columns: list[Tensor]
+    matrices: list[list[Tensor]]
+    """A list of the weights, one of the gradients, one of each average: dense, with the strides of their weights."""
+    columns: list[list[Tensor]]
 
 
-Kernel = Callable[[list[Call]], bool]
+Kernel = Callable[[Calls], bool]
 """Steps several tensors; False if some do not lie as they should, and none was stepped."""
 
 
@@ -148,6 +149,11 @@ def kernel(kind: Kind, loud: bool) -> Kernel | None:
     return _kernels[kind]
 
 
+def hopeless(kind: Kind) -> bool:
+    """Whether it was tried to compile a kind, in vain."""
+    return kind in _kernels and _kernels[kind] is None
+
+
 def warn(name: str, why: str, loud: bool) -> None:
     """Say, once for each reason, that a step is not compiled.
 
@@ -205,9 +211,9 @@ def _inductor(graph: GraphModule) -> Kernel:
     with torch.no_grad(), tracing(TracingContext(inputs[0].fake_mode)):
         compiled: Any = compile_fx_inner(graph, inputs)
 
-    def run(calls: list[Call]) -> bool:
-        for numbers, layout, matrices, columns in calls:
-            compiled([numbers, *[laid(x, layout) for x in matrices], *columns])
+    def run(calls: Calls) -> bool:
+        for i, (numbers, layout) in enumerate(zip(calls.numbers, calls.layouts, strict=True)):
+            compiled([numbers, *[laid(x[i], layout) for x in calls.matrices], *[x[i] for x in calls.columns]])
         return True
 
     return run
@@ -237,28 +243,40 @@ class CpuKernel:
         self._call = library.step
         self._call.argtypes, self._call.restype = [ctypes.c_void_p], None
 
-    def __call__(self, calls: list[Call]) -> bool:
+    def __call__(self, calls: Calls) -> bool:
         """Take the steps; if one can't be taken, none is."""
-        table, widest, weights = [], 1, 0
-        for numbers, layout, matrices, columns in calls:
-            rows, width = layout if len(layout) == 2 else (1, *layout)
-            if not self._fits(rows, width, matrices, columns):
-                return False
-            widest, weights = max(widest, width), weights + rows * width
-            table += [rows, width, *[x.data_ptr() for x in (numbers, *matrices, *columns)]]
-        threads = torch.get_num_threads() if weights >= SHARED else 1
+        heights = [x[0] if len(x) == 2 else 1 for x in calls.layouts]
+        widths = [x[-1] for x in calls.layouts]
+        sizes = list(map(mul, heights, widths))
+        if not self._fit(heights, sizes, calls):
+            return False
+        count, widest = len(widths), max(widths)
+        threads = torch.get_num_threads() if sum(sizes) >= SHARED else 1
         workspace = _workspace(self._buffers * widest * (1 if self._whole else threads), self._dtypes[0])
-        arguments = array("q", [len(calls), threads, widest, workspace.data_ptr(), *table])
+        lists = [heights, widths]
+        lists += [[x.data_ptr() for x in tensors] for tensors in (calls.numbers, *calls.matrices, *calls.columns)]
+        arguments = array("q", [count, threads, widest, workspace.data_ptr()]) + array(
+            "q", bytes(8 * count * len(lists))
+        )
+        for i, values in enumerate(lists):
+            arguments[4 + i :: len(lists)] = array("q", values)
         self._call(arguments.buffer_info()[0])
         return True
 
-    def _fits(self, rows: int, width: int, matrices: list[Tensor], columns: list[Tensor]) -> bool:
+    def _fit(self, heights: list[int], sizes: list[int], calls: Calls) -> bool:
         """Whether memory is as the code takes it to be; it would not notice."""
-        size, stride, own = rows * width, matrices[0].stride(), self._dtypes[0]
-        for x, dtype in zip(matrices, self._dtypes, strict=True):
-            if x.dtype is not dtype or x.numel() != size or x.stride() != stride:
+        strides = [x.stride() for x in calls.matrices[0]]
+        for tensors, dtype in zip(calls.matrices, self._dtypes, strict=True):
+            if [x.stride() for x in tensors] != strides or [x.numel() for x in tensors] != sizes:
                 return False
-        return all(x.dtype is own and x.numel() == rows and x.is_contiguous() for x in columns)
+            if [x.dtype for x in tensors].count(dtype) != len(sizes):
+                return False
+        for tensors in calls.columns:
+            if [x.numel() for x in tensors] != heights or not all(x.is_contiguous() for x in tensors):
+                return False
+            if [x.dtype for x in tensors].count(self._dtypes[0]) != len(sizes):
+                return False
+        return True
 
 
 _workspaces = threading.local()

@@ -6,14 +6,15 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from equipoise.optim.engine.chunks import Chunks
-from equipoise.optim.engine.clock import Clock, count_of, value_of
-from equipoise.optim.engine.compiled import SWITCHES, Call, Kind, kernel, warn
+from equipoise.optim.engine.chunks import Chunks, Rows, needed, rows_of
+from equipoise.optim.engine.clock import Clock, value_of
+from equipoise.optim.engine.compiled import SWITCHES, Calls, Kind, hopeless, kernel, warn
 from equipoise.optim.engine.packs import Batch, KernelPlan, Pack, kernel_layout, kinds_of_step, laid, lies, local
 from equipoise.optim.engine.rate import hollow, sent
 from equipoise.optim.moves import Constrain, Move, Piece, direction, directions, step_numbers, turns
@@ -30,14 +31,20 @@ CHURN = 16
 """So many times packs may be made anew because other parameters have gradients; then there are none."""
 AUTO_WEIGHTS, AUTO_STEP = 2**22, 10
 """`compile=None` compiles groups of so many weights, from this step on: where the seconds that it takes come back."""
+AUTO_TOTAL = 2**29
+"""Smaller groups on the CPU are compiled when so many weights have been stepped, step by step: 0.8 million weights at
+step 671. At 4 to 7 ns a weight, eager steps have then cost as much more as compiling does."""
 
 
 def wanted(group: dict[str, Any], t: int) -> bool:
-    """Whether a group's step shall be compiled: as it says, or if it is large and not on its first steps."""
+    """Whether a group's step shall be compiled: as it says, or if that pays by now."""
     asked = group.get("compile")
-    if asked is None:
-        return t >= AUTO_STEP and sum(p.numel() for p in group["params"]) >= AUTO_WEIGHTS
-    return bool(asked)
+    if asked is not None:
+        return bool(asked)
+    if t < AUTO_STEP:
+        return False
+    weights = sum([p.numel() for p in group["params"]])
+    return weights >= AUTO_WEIGHTS or (t * weights >= AUTO_TOTAL and group["params"][0].device.type == "cpu")
 
 
 class StepLayout:
@@ -47,6 +54,8 @@ class StepLayout:
         self.rule, self.move = rule, move
         self._same = tuple(_identity(x) for x in (rule, move))
         self._churn = 0
+        self._eager_only = False
+        """There is no kernel for it, and there will be none."""
         self._plans: dict[tuple[Any, ...], KernelPlan] = {}
         self._workspaces: dict[tuple[Any, ...], Tensor] = {}
         self._clock = Clock("row_step")
@@ -59,7 +68,7 @@ class StepLayout:
         What is not compiled is packed where it moves by rows: some thirty operations a step, which for small tensors
         cost much more than their arithmetic.
         """
-        compiled = wanted(group, t) and not hollow(pieces[0].w)
+        compiled = not self._eager_only and wanted(group, t) and not hollow(pieces[0].w)
         if not compiled and group["foreach"] is False:
             return pieces, grads
         if not (self.rule.compiles and self.move.compiles) or (t == 1 and self.rule.starts(group)):
@@ -68,50 +77,85 @@ class StepLayout:
         if turning and self.move.numbers(self.rule, t, 1, group, ()) is None:  # type: ignore[attr-defined]
             return pieces, grads  # the weights stay, to the bit, and nothing is begun
         if not compiled:
-            others = [i for i, piece in enumerate(pieces) if not self._chunked(piece, grads[i], t, group)]
-            pieces, grads = [pieces[i] for i in others], [grads[i] for i in others]
-            if not pieces or not isinstance(self.move, RowMove):
-                return pieces, grads
+            return self._eager(pieces, grads, t, group)
         left: list[int] = []
         for batch in self._plan(pieces, grads, group).batches:
             if batch.rows is None:
                 left += batch.members
-            elif not compiled or not self._run(batch, pieces, grads, t, group):
+            elif not self._run(batch, pieces, grads, t, group):
                 left += self._packed(batch, pieces, grads, t, group)
         left.sort()
         return [pieces[i] for i in left], [grads[i] for i in left]
 
-    def _chunked(self, piece: Piece, grad: Tensor, t: int, group: dict[str, Any]) -> bool:
-        """Step a large parameter eagerly, chunk by chunk, if it lies on the CPU and can be; whether it was."""
-        w, state, move = piece.w, piece.state, self.move
-        if w.numel() < SMALL or w.device.type != "cpu" or hasattr(w, "placements") or hollow(w):
-            return False
+    def _eager(
+        self, pieces: list[Piece], grads: list[Tensor], t: int, group: dict[str, Any]
+    ) -> tuple[list[Piece], list[Tensor]]:
+        """Step large parameters on the CPU chunk by chunk, small ones that turn in packs; return the others."""
+        kinds = [self._chunked(piece, grad, group) for piece, grad in zip(pieces, grads, strict=True)]
+        large = [piece.w.numel() >= SMALL for piece in pieces]
+        for i, kind in enumerate(kinds):
+            if large[i] and kind == "flat":
+                self._flat(pieces[i], grads[i], t, group)
+        if not isinstance(self.move, RowMove):
+            left = [i for i, kind in enumerate(kinds) if not large[i] or kind is None]
+            return [pieces[i] for i in left], [grads[i] for i in left]
+        turning = [i for i, kind in enumerate(kinds) if large[i] and kind in ("neuron", "tensor")]
+        others = [i for i, kind in enumerate(kinds) if not large[i] or kind is None]
+        left = []
+        if others:
+            some, theirs = [pieces[i] for i in others], [grads[i] for i in others]
+            for batch in self._plan(some, theirs, group).batches:
+                left += [others[i] for i in self._packed(batch, some, theirs, t, group)]
+        turning += [i for i in left if kinds[i] in ("neuron", "tensor")]
+        self._turn([pieces[i] for i in turning], [grads[i] for i in turning], [kinds[i] for i in turning], t, group)
+        left = sorted(set(left) - set(turning))
+        return [pieces[i] for i in left], [grads[i] for i in left]
+
+    def _chunked(self, piece: Piece, grad: Tensor, group: dict[str, Any]) -> str | None:
+        """What a step by chunks takes a parameter for: "flat", "neuron" or "tensor" rows; None: it does not take it."""
+        w = piece.w
+        if w.device.type != "cpu" or hasattr(w, "placements") or hollow(w) or self.rule.by_rows:
+            return None
         rows = self._rows(w, group)
-        known = rows in ("flat", "neuron", "tensor") and not self.rule.by_rows
-        if rows is None or not known or not lies(piece, grad, rows, self.rule.state):
-            return False
-        layout = kernel_layout(w, rows if rows == "neuron" else "flat")
-        grad = grad if grad.stride() == w.stride() else torch.empty_like(w, dtype=grad.dtype).copy_(grad)
-        w_, g_, chunks = laid(w, layout), laid(grad, layout), Chunks(self.rule, move, t, group)
-        averages = [laid(state[name], layout) for name in self.rule.state]
-        if rows == "flat":
-            chunks.flat(w_, g_, averages, self._plain_numbers(group))
-            if isinstance(move, Constrain):
-                move.hold(piece, t, group)
-            return True
+        rows = "tensor" if rows == "whole" else rows
+        return rows if rows in ("flat", "neuron", "tensor") and lies(piece, grad, rows, self.rule.state) else None
+
+    def _flat(self, piece: Piece, grad: Tensor, t: int, group: dict[str, Any]) -> None:
+        """The plain step of a large parameter."""
+        w_, g_, averages = self._matrices(piece, grad, "flat")
+        Chunks(self.rule, self.move, t, group).flat(w_, g_, averages, self._plain_numbers(group))
+        if isinstance(self.move, Constrain):
+            self.move.hold(piece, t, group)
+
+    def _turn(
+        self, pieces: list[Piece], grads: list[Tensor], kinds: Sequence[str | None], t: int, group: dict[str, Any]
+    ) -> None:
+        """The step of parameters whose rows turn; those that are at one step of the tracker turn together."""
+        move = self.move
         assert isinstance(move, RowMove)
-        move.start(piece, group)
-        steps = move.steps(state)
-        numbers = move.numbers(self.rule, t, steps, group, ())
-        assert numbers is not None
-        columns = [state[name] for name in move.columns]
-        if rows == "neuron":
-            chunks.neurons(w_, g_, averages, columns, numbers)
-        else:
-            workspace = self._workspace("d", w.numel(), w.dtype, w.device)
-            chunks.whole(w_, g_, averages, columns, numbers, workspace)
-        state["row_step"] = count_of(steps)
-        return True
+        sorts: dict[tuple[Any, ...], list[int]] = {}
+        for i, (piece, grad) in enumerate(zip(pieces, grads, strict=True)):
+            move.start(piece, group)
+            copied = None if grad.stride() == piece.w.stride() else i  # by itself: one copy at a time
+            sorts.setdefault((move.steps(piece.state), piece.w.dtype, copied), []).append(i)
+        for (steps, dtype, _), members in sorts.items():
+            numbers = move.numbers(self.rule, t, steps, group, ())
+            assert numbers is not None
+            rows: list[Rows] = []
+            for i in members:
+                columns = [pieces[i].state[name] for name in move.columns]
+                w_, g_, averages = self._matrices(pieces[i], grads[i], kinds[i] or "")
+                rows += rows_of(w_, g_, averages, columns)
+            workspace = self._workspace("d", needed(rows), dtype, pieces[members[0]].w.device)
+            Chunks(self.rule, move, t, group).turn(rows, numbers, workspace)
+            self._clock.tick([pieces[i].state for i in members])
+
+    def _matrices(self, piece: Piece, grad: Tensor, rows: str) -> tuple[Tensor, Tensor, list[Tensor]]:
+        """Weights, gradient and averages as rows or flat, the gradient in the order of the weights."""
+        w = piece.w
+        layout = kernel_layout(w, "single" if rows == "tensor" else rows)
+        grad = grad if grad.stride() == w.stride() else torch.empty_like(w, dtype=grad.dtype).copy_(grad)
+        return laid(w, layout), laid(grad, layout), [laid(piece.state[name], layout) for name in self.rule.state]
 
     def _plain_numbers(self, group: dict[str, Any]) -> dict[str, Any]:
         """The numbers of a plain step; a constraint takes the place of decay."""
@@ -151,11 +195,11 @@ class StepLayout:
         move = self.move
         if not isinstance(move, RowMove) or not batch.columns or not batch.packs:
             return batch.members
-        own = group | {"granularity": "neuron"}
         numbers = move.numbers(self.rule, t, move.steps(pieces[batch.members[0]].state), group, ())
         if numbers is None:
             return batch.members
-        for pack in batch.packs:
+        own = group | {"granularity": "neuron"}
+        for pack in batch.packs:  # whole: by chunks it takes a tenth longer
             pack.fill(pieces, grads)
             g = move.prepare(pack.g.to(pack.w.dtype), pack.w, own)
             u = direction(g, pack.w, tuple(pack.averages), rule=self.rule, t=t, group=own)
@@ -277,6 +321,7 @@ class StepLayout:
             return False
         run = kernel(kind, loud=bool(group.get("compile")))
         if run is None:
+            self._eager_only = hopeless(kind)
             return False
         dtype, made = pieces[first].w.dtype, {}
 
@@ -290,27 +335,43 @@ class StepLayout:
         for pack in batch.packs:
             pack.fill(pieces, grads)
             layout, matrices = tuple(pack.w.shape), [pack.w, pack.g, *pack.averages]
-            run([Call(values(layout[-1]), layout, matrices, pack.columns)])
+            run(Calls([values(layout[-1])], [layout], [[x] for x in matrices], [[x] for x in pack.columns]))
             pack.empty(pieces)
-        calls: list[Call] = []
-        for i in batch.alone:
-            state, w, g = pieces[i].state, local(pieces[i].w), local(grads[i])
-            if w.numel():
-                g = g if g.stride() == w.stride() else torch.empty_like(w, dtype=g.dtype).copy_(g)
-                kept = [local(state[name]) for name in batch.columns]
-                layout = (kept[0].shape[0], w.numel() // kept[0].shape[0]) if kept else kernel_layout(w, rows)
-                matrices = [w, g, *[local(state[name]) for name in self.rule.state]]
-                calls.append(Call(values(layout[-1] if kept else 1), layout, matrices, kept))
-        if calls and not run(calls):
+        alone = batch.alone
+        if hasattr(pieces[first].w, "placements"):
+            alone = [i for i in alone if local(pieces[i].w).numel()]
+        if alone and not run(self._calls(batch, alone, pieces, grads, values)):
             return False
         # As any change in place: a backward that needs the old weights is refused.
-        torch.autograd.graph.increment_version([w for i in batch.alone if not (w := pieces[i].w).is_inference()])
+        torch.autograd.graph.increment_version([w for i in alone if not (w := pieces[i].w).is_inference()])
         if batch.columns:
             self._clock.tick([pieces[i].state for i in batch.members])
         if isinstance(move, Constrain):
             for i in batch.members:
                 move.hold(pieces[i], t, group)
         return True
+
+    def _calls(
+        self,
+        batch: Batch,
+        members: list[int],
+        pieces: list[Piece],
+        grads: list[Tensor],
+        values: Callable[[int], Tensor],
+    ) -> Calls:
+        """Members of a batch that are not in packs, for a kernel; `values` gives the numbers for rows of a width."""
+        states = [pieces[i].state for i in members]
+        ws, gs = [local(pieces[i].w) for i in members], [local(grads[i]) for i in members]
+        for i, (w, g) in enumerate(zip(ws, gs, strict=True)):
+            if g.stride() != w.stride():
+                gs[i] = torch.empty_like(w, dtype=g.dtype).copy_(g)
+        averages = [[local(state[name]) for state in states] for name in self.rule.state]
+        columns = [[local(state[name]) for state in states] for name in batch.columns]
+        if not columns:
+            layouts = [kernel_layout(w, batch.rows or "") for w in ws]
+            return Calls([values(1)] * len(ws), layouts, [ws, gs, *averages], columns)
+        layouts = [(n.shape[0], w.numel() // n.shape[0]) for n, w in zip(columns[0], ws, strict=True)]
+        return Calls([values(width) for _, width in layouts], layouts, [ws, gs, *averages], columns)
 
 
 def _identity(x: Any) -> tuple[Any, ...]:

@@ -84,8 +84,13 @@ def check_group(group: dict[str, Any]) -> None:
         group["betas"] = _check.betas(group["betas"])
     if "eps" in group:
         group["eps"] = _check.number("eps", group["eps"], low=0)
-    for name in ("momentum", "alpha", "track"):
+    for name in ("trust", "row_eps"):
         if name in group:
+            group[name] = _check.number(name, group[name], low=0)
+    if group.get("clip") is not None:
+        group["clip"] = _check.number("clip", group["clip"], low=0, open_low=True)
+    for name in ("momentum", "alpha", "track", "beta2"):
+        if name in group and (name != "track" or group[name] is not None):
             group[name] = _check.number(name, group[name], **_UNIT)
     if group.get("nesterov") and group["momentum"] == 0:
         raise ValueError("nesterov = True with momentum = 0: must have momentum > 0")

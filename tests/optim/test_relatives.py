@@ -1,0 +1,85 @@
+"""Relatives of rotation, against their papers' algorithms, and where these say nothing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from tests.optim import references
+from tests.optim.table import RELATIVES, Row
+
+from equipoise import optim
+
+
+def run(make: Any, start: torch.Tensor, grads: torch.Tensor, **options: Any) -> torch.Tensor:
+    w = torch.nn.Parameter(start.clone())
+    optimizer = make([w], **options)
+    for g in grads:
+        w.grad = g.clone()
+        optimizer.step()
+    return w.detach()
+
+
+def data(shape: tuple[int, ...] = (6, 10), steps: int = 12) -> tuple[torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    start = torch.randn(shape, generator=generator, dtype=torch.float64)
+    return start, torch.randn(steps, *shape, generator=generator, dtype=torch.float64)
+
+
+@pytest.mark.parametrize("row", RELATIVES, ids=str)
+@pytest.mark.parametrize("foreach", [None, False])
+def test_it_is_its_papers_algorithm(row: Row, foreach: bool | None) -> None:
+    start, grads = data()
+    options: Any = row.options
+    assert row.reference is not None
+    expected = row.reference(start.numpy(), grads.numpy(), **options)
+    got = run(row.make, start, grads, foreach=foreach, **options, **({"nesterov": True} if "clip" in options else {}))
+    np.testing.assert_allclose(got.numpy(), expected, rtol=1e-9, atol=1e-12)
+    assert np.abs(expected - start.numpy()).max() > 0.01
+
+
+def test_normuon_is_its_papers_algorithm() -> None:
+    start, grads = data()
+    options: dict[str, Any] = {"lr": 0.1, "momentum": 0.8, "weight_decay": 0.1, "beta2": 0.7}
+    expected = references.normuon(start.numpy(), grads.numpy(), **options)
+
+    def make(params: Any, **options: Any) -> optim.NorMuon:
+        return optim.NorMuon([{"params": params, "muon": True}], polar={"method": "svd"}, **options)
+
+    np.testing.assert_allclose(run(make, start, grads, **options).numpy(), expected, rtol=1e-7, atol=1e-9)
+
+
+def test_lambs_step_is_lr_of_the_norm_whatever_the_decay() -> None:
+    start, grads = data(steps=1)
+    for decay in (0.0, 0.1, 10.0):
+        moved = run(optim.LAMB, start, grads, lr=0.03, weight_decay=decay) - start
+        assert float(moved.norm() / start.norm()) == pytest.approx(0.03)
+
+
+@pytest.mark.parametrize("make", [optim.LAMB, optim.LARS])
+def test_zeros_take_a_plain_step(make: Any) -> None:
+    _, grads = data()
+    zeros = torch.zeros(6, 10, dtype=torch.float64)
+    got = run(make, zeros, grads[:1], lr=0.1)
+    assert got.isfinite().all()
+    assert got.abs().max() > 0
+    assert (run(make, zeros, torch.zeros_like(grads), lr=0.1) == 0).all()
+
+
+def test_small_gradients_are_not_clipped_and_the_output_layer_need_not_be() -> None:
+    start, grads = data()
+    plain = run(optim.SGDM, start, grads / 1e4, lr=0.1, nesterov=True)
+    assert torch.equal(run(optim.ClippedSGDM, start, grads / 1e4, lr=0.1), plain)
+    plain = run(optim.SGDM, start, grads, lr=0.1, nesterov=True)
+    assert torch.equal(run(optim.ClippedSGDM, start, grads, lr=0.1, clip=None), plain)
+    assert not torch.allclose(run(optim.ClippedSGDM, start, grads, lr=0.1), plain)
+
+
+def test_experts_of_normuon_have_rows_of_their_own() -> None:
+    start, grads = data((2, 6, 10), steps=1)
+    moved = run(lambda p, **o: optim.NorMuon([{"params": p, "muon": True}], **o), start, grads, lr=1.0, weight_decay=0)
+    moved = moved - start
+    rows = moved.square().mean(-1).sqrt()
+    torch.testing.assert_close(rows, torch.full_like(rows, 0.2), rtol=1e-3, atol=0)
