@@ -132,6 +132,29 @@ FAULTS: dict[str, dict[str, Any]] = {
 }
 
 
+def test_a_rotational_optimizer_is_compared_with_its_plain_twin() -> None:
+    def found(steps: int, **options: Any) -> list[str]:
+        torch.manual_seed(0)
+        model = torch.nn.Sequential(torch.nn.Linear(256, 256), torch.nn.LayerNorm(256), torch.nn.Linear(256, 256))
+        plain = torch.optim.AdamW(model.parameters(), lr=1e-3, **options)
+        both = eq.RotationalAdamW(eq.param_groups(model), lr=1e-3, **options), plain
+        said = []
+        for one in (*both, eq.rotational(model, plain, steps=steps)):
+            findings = eq.plan(model, one, steps=steps).findings
+            said.append([f.evidence for f in findings if f.code == "rotation-unlike-plain"])
+        assert said[1:] == [[], []]
+        return said[0]
+
+    weak = found(500, weight_decay=0.01)
+    assert len(weak) == 2, "a group each: hidden and output layer"
+    forecast = theory.forecast("adamw", lr=1e-3, weight_decay=0.01, steps=500, size=256**2, init_norm=256 / 768**0.5)
+    asked = theory.stationary("adamw", lr=1e-3, weight_decay=0.01, size=256).rotation
+    assert float(re.search(r"turns (\S+) times", weak[0])[1]) == pytest.approx(  # type: ignore[index]
+        500 * asked / forecast.rotation.sum(), rel=0.06
+    )
+    assert not found(20_000, weight_decay=1.0)
+
+
 @pytest.mark.parametrize("code", FAULTS)
 def test_each_fault_is_found(code: str) -> None:
     found = {f.code: f for f in eq.plan(**(HEALTHY | FAULTS[code])).findings}

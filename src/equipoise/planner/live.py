@@ -26,7 +26,6 @@ def read_optimizer(
     inner = stepping(optimizer)
     groups, notes = read_groups(optimizer)
     groups, scheduled = _unscheduled(groups, inner.param_groups)
-    assumptions = [*notes, *scheduled]
     names, kinds = _names(model)
     tensors: dict[tuple[Any, ...], Tensor] = {}
     frozen = 0
@@ -44,20 +43,18 @@ def read_optimizer(
             key = (tensor.shape, tensor.kind, i, tensor.dtype, rounded)
             seen = tensors.get(key)
             tensors[key] = tensor if seen is None else replace(seen, count=seen.count + 1)
-    if frozen:
-        assumptions.append(f"{frozen} frozen or complex parameters are left out")
     if not tensors:
         raise ValueError("optimizer: must have at least one trainable parameter")
-    return groups, tuple(tensors.values()), tuple(assumptions)
+    left = (f"{frozen} frozen or complex parameters are left out",) if frozen else ()
+    return groups, tuple(tensors.values()), (*notes, *scheduled, *left)
 
 
 def read_groups(optimizer: Any) -> tuple[tuple[Group, ...], tuple[str, ...]]:
     """The groups of an optimizer in theory's words, and what was assumed."""
-    inner = stepping(optimizer)
-    states = [group_state(optimizer, group) for group in inner.param_groups]
-    names = [str(group.get("name", "")) for group in inner.param_groups]
-    groups = (Group(s.dynamics, s.lr, s.weight_decay, name) for s, name in zip(states, names, strict=True))
-    return tuple(groups), tuple(dict.fromkeys(note for s in states for note in s.notes))
+    held = stepping(optimizer).param_groups
+    read = [group_state(optimizer, group) for group in held]
+    groups = (Group(s.dynamics, s.lr, s.weight_decay, str(g.get("name", ""))) for s, g in zip(read, held, strict=True))
+    return tuple(groups), tuple(dict.fromkeys(note for s in read for note in s.notes))
 
 
 def _unscheduled(

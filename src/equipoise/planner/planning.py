@@ -20,6 +20,7 @@ from equipoise.theory import Forecast, Memory, Stationary
 if TYPE_CHECKING:
     import torch
 
+    from equipoise.planner.equivalents import Equivalent
     from equipoise.planner.pretrained import Verdict
 
 SCHEMA = "equipoise.plan/1"
@@ -71,6 +72,13 @@ class Plan:
 
         return all_findings(self)
 
+    @cached_property
+    def equivalents(self) -> tuple[Equivalent, ...]:
+        """What other optimizers would be set to, to have the same memory and norms."""
+        from equipoise.planner.equivalents import equivalents
+
+        return equivalents(self)
+
     @property
     def main(self) -> TensorPlan:
         """The rotating tensor with the most weights, or else the largest; one that does not start at 0, if possible."""
@@ -120,6 +128,7 @@ class Plan:
                 "schedule": None if s.source is None else s.source["name"],
                 "final_share": s.final_share,
             },
+            "equivalents": [e.to_dict() for e in self.equivalents],
             "findings": [f.to_dict() for f in self.findings],
             "assumptions": list(s.assumptions),
         }

@@ -17,6 +17,9 @@ from equipoise._check import Array
 from equipoise.schedules import Schedule
 from equipoise.theory import Dynamics
 
+LARGEST = 1e100
+"""Of initial weights: sums of squares of larger or smaller ones have no room in a float."""
+
 KINDS = ("matrix", "embedding", "gain", "bias")
 """What a tensor is for. Gains and biases have no direction to rotate; they are told by their update size."""
 
@@ -129,7 +132,9 @@ class Tensor:
         if not self.shape:
             object.__setattr__(self, "shape", (1,))
         if self.init_rms is not None:
-            _check.number(f"init_rms of {self.name}", self.init_rms, low=0)
+            rms = _check.number(f"init_rms of {self.name}", self.init_rms, low=0, high=LARGEST)
+            if 0 < rms < 1 / LARGEST:
+                raise ValueError(f"init_rms of {self.name} = {rms}: must be 0 or ≥ {1 / LARGEST:g}")
         _check.whole("count", self.count, low=1)
 
     @property

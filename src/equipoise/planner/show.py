@@ -16,6 +16,7 @@ from rich.text import Text
 
 from equipoise.finding import Finding
 from equipoise.planner.planning import Plan, TensorPlan
+from equipoise.planner.suggestion import Suggestion
 from equipoise.planner.transfer import Transfer
 
 MOST_KINDS = 16
@@ -57,6 +58,8 @@ def render(plan: Plan, *, width: int = 80) -> RenderableType:
     """The whole plan; a narrow terminal gets no curves of tensors."""
     tensors = _distances if plan.setting.finetune else _tensors
     parts: list[RenderableType] = [_title(plan), _run(plan), tensors(plan, curves=width >= 78)]
+    if plan.equivalents:
+        parts.append(_equivalents(plan))
     parts.append(render_findings(plan.findings) if plan.findings else _nothing_odd())
     parts += [Text(a if a.startswith("treated as") else f"assumed: {a}", style="dim") for a in plan.setting.assumptions]
     return Group(*parts)
@@ -165,6 +168,21 @@ def _distances(plan: Plan, *, curves: bool) -> RenderableType:
     hidden = len(pairs) - MOST_KINDS
     note = Text(f"and {hidden} smaller kinds of tensors (all of them with --json)", style="dim")
     return Padding(Group(table, note) if hidden > 0 else table, (0, 0, 1, 0))
+
+
+def _equivalents(plan: Plan) -> RenderableType:
+    """What other optimizers would be set to."""
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1), pad_edge=False, show_edge=False, collapse_padding=True)
+    for name in ("same memory and norms with", "lr", "weight decay", "momentum", "rotation"):
+        table.add_column(name, no_wrap=True)
+    for e in plan.equivalents:
+        betas = f"{e.betas[0]:g}" if e.optimizer in ("muon", "sgdm") else f"{e.betas[0]:g}, {e.betas[1]:g}"
+        known = e.lr is not None and e.weight_decay is not None
+        pair = (f"{e.lr:g}", f"{e.weight_decay:g}") if known else ("by gradients", f"{e.product:.3g} / lr")
+        if not e.product:
+            pair = (pair[0], "0")
+        table.add_row(NAMES[e.optimizer], *pair, betas, f"{e.rotation:.3g}" if e.rotation else "")
+    return Padding(table, (0, 0, 1, 0))
 
 
 def percent(share: float) -> str:
@@ -305,6 +323,23 @@ def render_transfer(moved: Transfer) -> RenderableType:
         parts.append(Text("no rule applies to this change"))
     parts += [Text(f"note: {n}", style="dim") for n in moved.notes]
     return Group(*parts)
+
+
+def render_suggestion(found: Suggestion) -> RenderableType:
+    """Each number with its reason, what such settings cost, and the code."""
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, expand=True)
+    table.add_column("set", no_wrap=True)
+    table.add_column("to", ratio=2)
+    table.add_column("because", ratio=5)
+    for r in found.reasons:
+        table.add_row(r.name, escape(r.value), Text(r.why).append(f"  {r.source}" if r.source else "", style="dim"))
+    parts: list[RenderableType] = [table]
+    if found.regret:
+        parts.append(Text("on the workloads: " + found.regret))
+    parts += [Text(f"note: {n}", style="dim") for n in found.setting.assumptions]
+    if found.groups:
+        parts += [Text(), Text(found.code)]
+    return Group(*parts, Text(), Text(found.command))
 
 
 def _pair(betas: tuple[float, float]) -> str:

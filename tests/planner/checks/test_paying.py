@@ -26,7 +26,7 @@ def plan(optimizer: str = "adamw", rms: float = 0.1, **given: Any) -> Plan:
     return eq.plan(optimizer=optimizer, steps=400, warmup=20, **given)
 
 
-def changes(found: Plan) -> dict[str, dict[str, float]]:
+def changes(found: Plan) -> dict[str, dict[str, Any]]:
     return {f.code: dict(f.change) for f in found.findings if f.change}
 
 
@@ -70,7 +70,7 @@ def test_what_is_asked_for_ends_the_finding(optimizer: str) -> None:
 
 
 def test_where_nothing_is_known_nothing_is_asked_for() -> None:
-    assert "lr-low" not in changes(plan("sgdm", lr=1e-6, weight_decay=0.0)), "steps follow the gradient's size"
+    assert "lr-low" not in changes(plan("adam_l2", lr=1e-6, weight_decay=0.1)), "steps follow the gradient's size"
     assert "lr-low" not in changes(plan(lr=1e-6, weight_decay=0.0, finetune=True))
     assert "lr-low" not in changes(plan(lr=1e-6, weight_decay=0.0, finetune=None)), "it may be fine-tuning"
     assert "lr-low" not in changes(plan(lr=1e-6, weight_decay=0.1, move="rotate"))
@@ -78,10 +78,58 @@ def test_where_nothing_is_known_nothing_is_asked_for() -> None:
     assert "lr-low" not in changes(plan(lr=1e-6, weight_decay=0.0, rms=0.0)), "it begins at 0"
 
 
-def test_a_constant_lr_is_not_raised() -> None:
-    (one,) = [f for f in plan(lr=3e-4, weight_decay=0.0, schedule="constant").findings if f.code == "lr-low"]
+def test_a_constant_lr_is_raised_together_with_a_schedule_that_falls() -> None:
+    low = plan(lr=3e-4, weight_decay=0.0, schedule="constant")
+    assert changes(low) == {"lr-low": {"lr": 3e-3, "schedule": "cosine"}}
+    (asked,) = [f for f in low.findings if f.code == "lr-low"]
+    assert asked.severity == "warning"
+    assert "let it fall to 0" in asked.advice
+    after = plan(lr=3e-3, weight_decay=0.0, schedule="cosine", final=0.0)
+    assert "lr-low" not in changes(after)
+    falling, constant = (
+        paying.learnt_by_most(after),
+        paying.learnt_by_most(plan(lr=3e-3, weight_decay=0.0, schedule="constant")),
+    )
+    assert falling is not None
+    assert constant is not None
+    assert falling / constant == pytest.approx(paying.FALLING, rel=0.1)
+
+
+def test_a_schedule_that_stays_high_is_told_and_not_raised() -> None:
+    (lion,) = [f for f in plan("lion", lr=3e-5, weight_decay=0.0, schedule="constant").findings if f.code == "lr-low"]
+    assert (lion.severity, lion.change, lion.paid) == ("info", {}, "")
+    (one,) = [f for f in plan(lr=3e-4, weight_decay=0.0, final=0.5).findings if f.code == "lr-low"]
     assert (one.severity, one.change, one.paid) == ("info", {}, "")
     assert "lr-low" in changes(plan(lr=3e-4, weight_decay=0.0, schedule="linear", final=0.2))
+
+
+def test_fine_tuning_is_raised_where_the_data_can_tell_all_weights() -> None:
+    def tuned(lr: float, **given: Any) -> Plan:  # 8,000 tokens of 4,096 weights, 0.8 epochs
+        much = {"finetune": True, "batch_size": 20, "dataset_size": 10_000, "tokens_per_sample": 1} | given
+        return plan(lr=lr, weight_decay=0.0, **much)
+
+    assert changes(tuned(3e-4)) == {"lr-low": {"lr": 3e-3}}
+    (one,) = [f for f in tuned(3e-4).findings if f.code == "lr-low"]
+    assert "forgotten" in one.advice
+    assert changes(tuned(3e-3)) == {}
+    assert changes(tuned(3e-4, batch_size=10)) == {}, "fewer tokens than weights"
+    assert changes(tuned(3e-4, dataset_size=3000)) == {}, "seen more than twice"
+    assert changes(tuned(3e-4, dataset_size=None)) == {}, "epochs are not known"
+    assert changes(tuned(3e-4, frozen=5000)) == {}, "adapters"
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+def test_sgd_is_raised_only_from_far_below(momentum: float) -> None:
+    low = plan("sgdm", lr=1e-3 * (1 - momentum), weight_decay=0.0, betas=(momentum, 0.0))
+    (lr,) = changes(low)["lr-low"].values()
+    learnt = paying.learnt_by_most(plan("sgdm", lr=lr, weight_decay=0.0, betas=(momentum, 0.0)), guess=True)
+    assert learnt is not None
+    wanted = paying.LEARNT_GOAL / paying.MARGIN**0.5
+    assert wanted / 2 < learnt < wanted * 2
+    (one,) = [f for f in low.findings if f.code == "lr-low"]
+    assert "10 times as large" in one.expected
+    near = plan("sgdm", lr=lr / 3, weight_decay=0.0, betas=(momentum, 0.0))
+    assert changes(near) == {}, "gradients may be ten times as large"
 
 
 def test_decay_that_shrinks_weights_on_new_data_is_lowered() -> None:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from equipoise.finding import SEVERITIES, Finding
+from equipoise.planner.checks import alike as alike
 from equipoise.planner.checks import finetune as finetune
 from equipoise.planner.checks import paying as paying
 from equipoise.planner.checks import rates as rates
@@ -29,16 +30,18 @@ ALWAYS: tuple[Check, ...] = (
     settings.check_bias_kick,
     settings.check_momentum,
     settings.check_low_precision,
+    paying.check_low_lr,
     paying.check_high_decay,
+    alike.check_optimizer,
 )
 """Checks of every plan."""
 
 FROM_SCRATCH: tuple[Check, ...] = (
-    paying.check_low_lr,
     paying.check_low_decay,
     rates.check_timescale,
     rates.check_power_lines,
     rates.check_transient,
+    rates.check_twin,
     rates.check_fast_rotation,
     settings.check_no_decay,
     settings.check_decay_on_gains,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -226,6 +227,39 @@ def check_transient(plan: Plan) -> Iterator[Finding]:
                 "no transient",
                 "[kosson2024] section 3",
             )
+
+
+UNLIKE = 1.5
+"""Times as far as the plain optimizer over the run, or as little: what is said of a rotational one."""
+
+
+def check_twin(plan: Plan) -> Iterator[Finding]:
+    """A rotational optimizer turns more or less over the run than the plain one with the same lr and weight decay."""
+    seen: set[int] = set()
+    for t in plan.tensors:
+        i, shape = t.tensor.group, t.tensor.shape
+        known = plan.setting.dynamics(i)
+        asked = known.move == "rotate" and known.turns(len(shape)) and known.angle is None and not known.by_gradient
+        if not asked or i in seen or t.forecast is None or not t.tensor.rms:
+            continue
+        seen.add(i)
+        norm = t.tensor.rms * math.sqrt(t.tensor.size)
+        lr, weight_decay = plan.setting.lr(i), plan.setting.weight_decay(i)
+        alone = replace(known, move="decay", rotate=None)
+        plain = alone.forecast(shape, lr=lr, weight_decay=weight_decay, init_norm=norm)
+        times = float(t.forecast.rotation.sum() / plain.rotation.sum()) if plain.rotation.any() else 1.0
+        if 1 / UNLIKE < times < UNLIKE:
+            continue
+        yield Finding(
+            "rotation-unlike-plain",
+            "info",
+            t.tensor.name,
+            f"over the run it turns {times:.2g} times as far as {known.optimizer} would with this lr and weight decay",
+            "1, if lr and weight decay were tuned for the plain optimizer",
+            "the plain one needs time to settle, which the run does not have; "
+            "equipoise.rotational(model, like=optimizer, steps=…) turns as that would",
+            "[kosson2024] section 3",
+        )
 
 
 FAST = 0.25

@@ -52,7 +52,10 @@ def _growth(plan: Plan, group: int) -> str:
     if times < 2:
         return ""
     doubled = int(np.argmax(forecast.norm > 2 * forecast.init_norm)) + 1
-    return f". {name} doubles its norm by step {doubled:,} and ends at {times:.3g} times it, on a random walk"
+    return (
+        f". {name} doubles its norm by step {doubled:,} and ends at {times:.3g} times it, on a random walk; gradients "
+        "that agree are faster"
+    )
 
 
 def check_decay_on_gains(plan: Plan) -> Iterator[Finding]:
