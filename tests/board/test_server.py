@@ -26,7 +26,7 @@ from tornado.httpclient import HTTPClientError, HTTPRequest
 from tornado.websocket import websocket_connect
 
 from equipoise.board.listing import Runs
-from equipoise.board.live import plan_document, run_document
+from equipoise.board.live import plan_page, run_page
 from equipoise.board.server import HERE, Left, serve
 from equipoise.monitor import RunError
 from equipoise.monitor.runs.lines import row_of
@@ -73,7 +73,7 @@ def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 def built(root: Path, run: str) -> Document:
     """The document of a run's page."""
     document = Document()
-    run_document(Runs(root), document, {"run": [run.encode()]})
+    run_page(Runs(root), {"run": [run.encode()]})(document)
     return document
 
 
@@ -293,7 +293,7 @@ def test_a_page_that_nobody_sees_is_not_read_again(tmp_path: Path) -> None:
 
 def test_knobs_are_computed_and_nonsense_is_answered() -> None:
     document = Document()
-    plan_document(Runs(Path(__file__).parent), document, {})
+    plan_page(Runs(Path(__file__).parent), {})(document)
 
     def turn(text: str) -> Any:
         control: Any = document.get_model_by_name("plan-control")

@@ -55,7 +55,7 @@ def write_plan(plan: Plan, path: str | os.PathLike[str] = "plan.html") -> Path:
         path: the file.
     """
     target = Path(path)
-    target.write_text(plan_html(plan), encoding="utf-8")
+    target.write_text(plan_html(plan), encoding="utf-8", errors="backslashreplace")
     return target
 
 
@@ -91,10 +91,11 @@ def in_notebook() -> bool:
 
 
 def _say(thing: Plan | Run) -> None:
-    from rich.console import Console
     from rich.markup import escape
 
-    console = Console()
+    from equipoise._terminal import console as make
+
+    console = make()
     if isinstance(thing, Plan):
         console.print(thing)
         return

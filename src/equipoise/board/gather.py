@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from equipoise.board.predict import predicted
 from equipoise.board.words import worst_first
 from equipoise.finding import Finding
+from equipoise.monitor.runs.directory import spelled
 from equipoise.monitor.runs.final_loss import Best, Final
 from equipoise.monitor.runs.recorded import taken_as
 from equipoise.monitor.runs.schedule_points import Remembered
@@ -64,6 +65,9 @@ BAND = (0.1, 0.9)
 NUMBERS = 280_000
 """Numbers of layers in a page: in base64 four bytes become 5.3, so that this is 1.5 MB at most."""
 
+FEWEST = 60
+"""Points of each layer, at least."""
+
 CELLS = 2_000_000
 """Numbers that are read from the file at once."""
 
@@ -99,6 +103,7 @@ class RunData:
         status: of the run.
         meta: what its writer said.
         tensors: those that are shown, matrices first.
+        known: how many were measured: of very many, those most off are shown.
         findings: the worst first.
         reviewed: whether its numbers were looked at for findings.
         layers: of every tensor, one line each.
@@ -118,6 +123,7 @@ class RunData:
     status: str
     meta: dict[str, Any]
     tensors: list[TensorInfo]
+    known: int
     findings: list[Finding]
     reviewed: bool
     layers: Curves
@@ -179,12 +185,15 @@ def gather(run: Run, name: str | None = None, *, numbers: int = NUMBERS, quick: 
         numbers: how many numbers of layers may be shown.
         quick: leave out what takes long in a large run, forecasts and the diagnosis of its numbers.
     """
-    known = sorted(run.tensors.values(), key=lambda t: (len(t.shape) < 2, natural(t.name)))
     columns = set(run.columns)
-    tensors = [t for t in known if Column("norm", t.name) in columns or Column("rotation", t.name) in columns]
+    known = [
+        t for t in run.tensors.values() if Column("norm", t.name) in columns or Column("rotation", t.name) in columns
+    ]
     status = run.status
-    shown = sum(any(Column(q, t.name) in columns for t in tensors) for q in OF_LAYERS) + 6
-    points = int(np.clip(numbers / (max(1, len(tensors)) * shown), 60, 400))
+    shown = sum(any(Column(q, t.name) in columns for t in known) for q in OF_LAYERS) + 6
+    tensors = _most_off(run, columns, known, max(1, numbers // (shown * FEWEST)))
+    tensors.sort(key=lambda t: (len(t.shape) < 2, natural(t.name)))
+    points = int(np.clip(numbers / (max(1, len(tensors)) * shown), FEWEST, 400))
     start = run.started
     # The forecast is that of a random walk from random weights: it says nothing of weights that were trained before.
     layers = _main(run, columns, tensors, points, start, forecast=not quick and taken_as(run.meta) is None)
@@ -194,10 +203,11 @@ def gather(run: Run, name: str | None = None, *, numbers: int = NUMBERS, quick: 
     memory = Remembered(run)
     schedule, peaks = _schedule(memory, layers, logged)
     return RunData(
-        name=name or run.path.resolve().name,
+        name=spelled(name or run.path.resolve().name),
         status=status,
         meta=run.meta,
         tensors=tensors,
+        known=len(known),
         findings=worst_first(run.findings if quick else run.diagnose()),
         reviewed=not quick,
         layers=layers,
@@ -212,6 +222,23 @@ def gather(run: Run, name: str | None = None, *, numbers: int = NUMBERS, quick: 
         seconds=seconds,
         since=start,
     )
+
+
+def _most_off(run: Run, columns: set[Column], known: list[TensorInfo], most: int) -> list[TensorInfo]:
+    """Of more tensors than a page has room for, matrices that rotate least like the median one, at the end."""
+    if len(known) <= most:
+        return known
+    rotation = {t.name: Column("rotation", t.name) for t in known if len(t.shape) > 1}
+    rotation = {name: c for name, c in rotation.items() if c in columns}
+    measured = run.coverage.last
+    table = run.table(list(rotation.values()), kind="main", start=measured) if rotation and measured else None
+    off = np.full(len(rotation), -1.0)
+    if table is not None and len(table):
+        with np.errstate(all="ignore"):
+            last = np.log(table.values[-1].astype(np.float64))
+            off = np.nan_to_num(np.abs(last - np.median(last[np.isfinite(last)])), nan=-1.0, posinf=np.inf)
+    score = dict(zip(rotation, off.tolist(), strict=True))
+    return sorted(known, key=lambda t: -score.get(t.name, -2.0))[:most]
 
 
 def _main(

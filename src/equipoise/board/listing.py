@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
-from typing import Any
+from pathlib import Path
+from typing import Any, TypeVar
 from urllib.parse import unquote
 
-from equipoise.monitor.runs.directory import Directory, mark_of
+from equipoise.monitor.runs.directory import Directory, mark_of, signature
 from equipoise.monitor.runs.experiment_summary import FIGURE, LARGEST, SUMMARY, ExperimentSummary
 from equipoise.monitor.runs.lines import RunRow
 from equipoise.monitor.runs.select_runs import (
@@ -32,6 +33,13 @@ SECONDS = 0.5
 """How long runs may be opened before an answer."""
 
 
+HELD, FRESH = 8, 4.0
+"""Pages that are kept for those who ask for the same; of a run that is written, for so many times as long as reading it
+took."""
+
+T = TypeVar("T")
+
+
 class Runs(Directory):
     """The runs and the experiments under a directory.
 
@@ -45,6 +53,25 @@ class Runs(Directory):
     def __init__(self, root: str | os.PathLike[str]) -> None:
         super().__init__(root)
         self._outcomes: dict[str, tuple[Any, dict[str, Any]]] = {}
+        self._recent: dict[tuple[Path, ...], tuple[float, Any, Any]] = {}
+
+    def recent(self, paths: Sequence[Path], make: Callable[[], T]) -> T:
+        """What was made of some runs a moment ago, if they have not changed since, or anew.
+
+        Args:
+            paths: of the runs.
+            make: makes it.
+        """
+        key, mark = tuple(paths), [signature(p) for p in paths]
+        at, old, made = self._recent.pop(key, (0.0, None, None))
+        if old != mark and time.monotonic() > at:
+            began = time.monotonic()
+            made = make()
+            at, old = time.monotonic() + FRESH * (time.monotonic() - began), mark
+        self._recent[key] = (at, old, made)
+        while len(self._recent) > HELD:
+            del self._recent[next(iter(self._recent))]
+        return made
 
     def answer(self, asked: Mapping[str, str]) -> dict[str, Any]:
         """What the page of runs shows.
@@ -81,7 +108,7 @@ class Runs(Directory):
         """A line for each experiment: its name, preset, date, and how many claims came out how."""
         lines = []
         for name in names:
-            mark = mark_of(self.root / name / SUMMARY)
+            mark = mark_of(self.place(name) / SUMMARY)
             if self._outcomes.get(name, (None,))[0] != mark:
                 self._outcomes[name] = (mark, self._line(name))
             lines.append(self._outcomes[name][1])
@@ -101,7 +128,7 @@ class Runs(Directory):
             RunError: there is none under the root, or it cannot be read.
         """
         try:
-            folder = (self.root / name).resolve()
+            folder = self.place(name).resolve()
             file, figure = ((folder / part).resolve() for part in (SUMMARY, FIGURE))
             if not (self.inside(file) and file.is_file() and self.inside(figure)):
                 raise RunError(f"outcome = {name!r}: there is no such experiment here; go back to the list")

@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from bokeh.application.handlers.handler import Handler
 from bokeh.document import Document
 from bokeh.models import ColumnDataSource
 
@@ -22,7 +23,7 @@ from equipoise.board.pages.findings_view import as_json
 from equipoise.board.pages.geometry_page import NOTHING, geometry_figures, geometry_section, geometry_sources, triangles
 from equipoise.board.pages.plan_page import live_sources, plan_figures, plan_section
 from equipoise.board.pages.run_page import run_figures, run_section, run_sources
-from equipoise.monitor.runs.directory import signature
+from equipoise.monitor.runs.directory import signature, spelled
 from equipoise.monitor.store.run import Run
 from equipoise.monitor.store.schema import RunError
 
@@ -36,17 +37,23 @@ FIRST = 1.0
 """Seconds from a browser's coming to the first look, which takes long in a large run: the page is drawn meanwhile."""
 
 
+Arguments = dict[str, list[bytes]]
+"""Of a page's address."""
+
 LOADING, LOADING_STEPS = "Loading forecasts and findings…", "Loading the measured steps…"
 """What a page says until the first look."""
 
 
-def run_document(runs: Runs, document: Document, arguments: dict[str, list[bytes]]) -> None:
+Fill = Callable[[Document], None]
+"""Makes the document of a page; what takes long has been read by then."""
+
+
+def run_page(runs: Runs, arguments: Arguments) -> Fill:
     """The page of one run."""
     (name,) = _names(arguments, most=1)
     path = runs.path(name)
     run = Run.open(path)
-    document.on_session_destroyed(lambda context: run.close())
-    title = path.name if name == "." else name
+    title = spelled(path.name) if name == "." else name
 
     def sources() -> dict[str, dict[str, Any]]:
         data = gather(run, title)
@@ -54,12 +61,17 @@ def run_document(runs: Runs, document: Document, arguments: dict[str, list[bytes
         return found | {f"geometry-{k}": v for k, v in geometry_sources(triangles(run)).items()}
 
     # The page comes first, and what takes long with the first look.
-    first = _unfinished(run_section(gather(run, title, quick=True), label="Run"))
-    fill(document, title, [first, _unfinished(geometry_section({title: NOTHING}), LOADING_STEPS)])
-    _follow(document, [path], sources, notes="run-notes")
+    first = runs.recent([path], lambda: _unfinished(run_section(gather(run, title, quick=True), label="Run")))
+
+    def make(document: Document) -> None:
+        document.on_session_destroyed(lambda context: run.close())
+        fill(document, title, [first, _unfinished(geometry_section({title: NOTHING}), LOADING_STEPS)])
+        _follow(document, [path], sources, notes="run-notes")
+
+    return make
 
 
-def compare_document(runs: Runs, document: Document, arguments: dict[str, list[bytes]]) -> None:
+def compare_page(runs: Runs, arguments: Arguments) -> Fill:
     """The page of several runs."""
     names = _names(arguments, most=MOST)
     paths = [runs.path(n) for n in names]
@@ -69,8 +81,6 @@ def compare_document(runs: Runs, document: Document, arguments: dict[str, list[b
         for run in opened:
             run.close()
 
-    document.on_session_destroyed(close)
-
     def read(*, quick: bool) -> list[RunData]:
         share = NUMBERS // len(names)
         return [gather(r, n, numbers=share, quick=quick) for r, n in zip(opened, names, strict=True)]
@@ -78,12 +88,22 @@ def compare_document(runs: Runs, document: Document, arguments: dict[str, list[b
     def sources() -> dict[str, dict[str, Any]]:
         return {f"compare-{k}": v for k, v in compare_sources(read(quick=False)).items()}
 
-    fill(document, "Compare", [_unfinished(compare_section(read(quick=True)))])
-    _follow(document, paths, sources, notes="compare-notes")
+    first = runs.recent(paths, lambda: _unfinished(compare_section(read(quick=True))))
+
+    def make(document: Document) -> None:
+        document.on_session_destroyed(close)
+        fill(document, "Compare", [first])
+        _follow(document, paths, sources, notes="compare-notes")
+
+    return make
 
 
-def plan_document(runs: Runs, document: Document, arguments: dict[str, list[bytes]]) -> None:
+def plan_page(runs: Runs, arguments: Arguments) -> Fill:
     """The page of plans, whose knobs are turned in the browser and computed here."""
+    return _plan
+
+
+def _plan(document: Document) -> None:
     fill(document, "Plan", [plan_section(live_sources(Knobs()))])
     control, notes, curves = (_source(document, f"plan-{n}") for n in ("control", "notes", "curves"))
 
@@ -110,31 +130,55 @@ def prepare() -> None:
     live_sources(Knobs())
 
 
-PAGES: dict[str, Callable[[Runs, Document, dict[str, list[bytes]]], None]] = {
-    "/run": run_document,
-    "/compare": compare_document,
-    "/plan": plan_document,
-}
+PAGES: dict[str, Callable[[Runs, Arguments], Fill]] = {"/run": run_page, "/compare": compare_page, "/plan": plan_page}
 
 
-def guarded(build: Callable[..., None], runs: Runs) -> Callable[[Document], None]:
-    """A page that says what is wrong instead of failing."""
+class Page(Handler):
+    """A page of the board: what it shows is read in a thread, one page after another, while others are answered.
 
-    def modify(document: Document) -> None:
-        request = getattr(document.session_context, "request", None)
+    Args:
+        read: reads what the page shows.
+        runs: the runs.
+        make_room: called before a page is made.
+    """
+
+    _one = asyncio.Lock()
+
+    def __init__(self, read: Callable[[Runs, Arguments], Fill], runs: Runs, make_room: Callable[[], None]) -> None:
+        super().__init__()
+        self._read, self._runs, self._make_room = read, runs, make_room
+        self._ready: dict[str, Fill] = {}
+
+    async def on_session_created(self, session_context: Any) -> None:
+        """Read what the page shows; a broken run has a page that says so, and the board goes on."""
+        self._make_room()
+        request = session_context.request
         arguments = dict(request.arguments) if request is not None else {}
+        await self._one.acquire()
+        # Bokeh makes the page in the same turn of the loop; who waits for something small comes before the next page.
         try:
-            build(runs, document, arguments)
-        except Exception as error:  # a broken run has a page that says so, and the board goes on
-            document.clear()
-            message = str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
-            label = ", ".join(a.decode("utf-8", "replace") for a in arguments.get("run", [])) or "This page"
-            fill(document, label, [Section("error", "error", label, context={"message": message})])
+            made = await asyncio.to_thread(self._read, self._runs, arguments)
+        except Exception as error:
+            made = _refused(error, arguments)
+        finally:
+            asyncio.get_running_loop().call_soon(self._one.release)
+        self._ready[session_context.id] = made
 
-    return modify
+    def modify_document(self, doc: Document) -> None:
+        """Fill the document with what was read."""
+        context = doc.session_context
+        assert context is not None
+        self._ready.pop(context.id)(doc)
 
 
-def _names(arguments: dict[str, list[bytes]], most: int) -> list[str]:
+def _refused(error: Exception, arguments: Arguments) -> Fill:
+    message = str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
+    label = ", ".join(a.decode("utf-8", "replace") for a in arguments.get("run", [])) or "This page"
+    section = Section("error", "error", spelled(label), context={"message": spelled(message)})
+    return lambda document: fill(document, spelled(label), [section])
+
+
+def _names(arguments: Arguments, most: int) -> list[str]:
     names = [a.decode("utf-8", "replace") for a in arguments.get("run", [])]
     if not 1 <= len(names) <= most:
         raise RunError(f"run: must be given once{f' to {most} times' if most > 1 else ''}; go back to the list")

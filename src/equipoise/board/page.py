@@ -123,7 +123,7 @@ def html(title: str, sections: Sequence[Section]) -> str:
 def write(path: str | os.PathLike[str], title: str, sections: Sequence[Section]) -> Path:
     """Write a page into a file."""
     target = Path(path)
-    target.write_text(html(title, sections), encoding="utf-8")
+    target.write_text(html(title, sections), encoding="utf-8", errors="backslashreplace")
     return target
 
 

@@ -13,9 +13,9 @@ import socket
 import traceback
 from collections.abc import Callable, Sequence
 from typing import Any
+from urllib.parse import urlsplit
 
 from bokeh.application import Application
-from bokeh.application.handlers import FunctionHandler
 from bokeh.resources import Resources
 from bokeh.server import connection
 from bokeh.server.server import BaseServer
@@ -23,6 +23,7 @@ from bokeh.server.tornado import BokehTornado
 from tornado.httpserver import HTTPServer
 from tornado.httputil import HTTPHeaders, HTTPServerRequest
 from tornado.ioloop import IOLoop, PeriodicCallback
+from tornado.iostream import IOStream
 from tornado.netutil import bind_sockets
 from tornado.web import ErrorHandler, OutputTransform, RequestHandler
 
@@ -30,12 +31,23 @@ from equipoise import _check
 from equipoise._malloc import give_back
 from equipoise._version import __version__
 from equipoise.board.listing import Runs
-from equipoise.board.live import PAGES, guarded, prepare
+from equipoise.board.live import PAGES, Page, prepare
 from equipoise.board.page import BOKEH, scripts, style, templates
 from equipoise.monitor.store.schema import RunError
 
+try:
+    import resource
+except ImportError:  # as on Windows
+    resource = None
+
 HERE = ("127.0.0.1", "localhost", "[::1]")
 """Names of this machine, from itself."""
+
+UNSEEN = 16
+"""Pages that are kept while nobody looks at them."""
+
+CONNECTIONS, IDLE, LARGEST = 500, 20.0, 100_000
+"""Connections at once; seconds that one may wait before it asks; bytes of what it sends."""
 
 UNUSED = 15
 """Seconds that a page is kept which nobody looks at; a browser that lost its connection may come back in time."""
@@ -63,15 +75,72 @@ class _Headers(OutputTransform):
 class _Guarded(BokehTornado):
     """Answers who asks for it by a name that it knows: a foreign page that points its own name here gets nothing."""
 
-    hosts: frozenset[str] = frozenset()
+    names: frozenset[str] = frozenset()
+    """Names by which it is known, at any port, or at one where they say so."""
+    _forgetting = False
 
     def resources(self, absolute_url: str | bool | None = None) -> Resources:
         return super().resources(absolute_url).clone(components=list(BOKEH))
 
     def find_handler(self, request: HTTPServerRequest, **kwargs: Any) -> Any:
-        if request.host.lower() not in self.hosts:
+        if request.path.endswith("/autoload.js"):  # made to be put into the pages of others
+            return self.get_handler_delegate(request, ErrorHandler, {"status_code": 404})
+        if not (self.knows(request.host) and self._asked_here(request)):
             return self.get_handler_delegate(request, ErrorHandler, {"status_code": 403})
         return super().find_handler(request, **kwargs)
+
+    def knows(self, host: str) -> bool:
+        """Whether this is one of its names, with a port or without."""
+        name, _, port = host.lower().rpartition(":")
+        return host.lower() in self.names or (port.isdecimal() and name in self.names)
+
+    def _asked_here(self, request: HTTPServerRequest) -> bool:
+        """Whether a page of its own asks, or a person who follows a link."""
+        origin = request.headers.get("Origin")
+        if origin is not None:  # of a websocket, too; a proxy may have changed the host's name, and not this one
+            asker = urlsplit(origin).netloc.lower()
+            return asker == request.host.lower() or (asker not in HERE and asker in self.names)
+        site = request.headers.get("Sec-Fetch-Site")
+        return site != "cross-site" or request.headers.get("Sec-Fetch-Dest") == "document"
+
+    async def forget(self, keep: int, seconds: float = 0.0) -> None:
+        """Forget pages that nobody looks at, those that were left first, one at a time.
+
+        Args:
+            keep: so many may stay.
+            seconds: those that were left so long ago do not stay.
+        """
+        left = [(s, c) for c in self._applications.values() for s in c.sessions if not s.connection_count]
+        left.sort(key=lambda pair: -pair[0].milliseconds_since_last_unsubscribe)
+        for i, (session, context) in enumerate(left):
+            late = seconds and session.milliseconds_since_last_unsubscribe > 1000 * seconds
+            if (late or i < len(left) - keep) and not session.connection_count and not session.destroyed:
+                await context._discard_session(session, lambda s: s.connection_count == 0)
+                await asyncio.sleep(0)  # others are answered in between
+
+    def make_room(self) -> None:
+        """Forget some, soon: who asks for a page does not wait for it."""
+        if not self._forgetting:
+            self._forgetting = True
+            IOLoop.current().add_callback(self._cleanup_sessions)
+
+    async def _cleanup_sessions(self) -> None:
+        try:
+            await self.forget(UNSEEN, UNUSED)
+        finally:
+            self._forgetting = False
+
+
+class _Connections(HTTPServer):
+    """Takes so many connections, of which each must ask for something soon, and nothing that is large."""
+
+    most = CONNECTIONS
+
+    def handle_stream(self, stream: IOStream, address: tuple[Any, ...]) -> None:
+        if len(self._connections) >= self.most:
+            stream.close()
+        else:
+            super().handle_stream(stream, address)
 
 
 class Left(logging.Filter):
@@ -154,21 +223,22 @@ class Board:
         sockets = bind_sockets(port, host)
         port = sockets[0].getsockname()[1]
         names = [*HERE, f"[{host}]" if ":" in host else host, *allow]
-        hosts = {n.lower() if ":" in n.rpartition("]")[2] else f"{n.lower()}:{port}" for n in names}
-        apps = {p: Application(FunctionHandler(guarded(build, runs))) for p, build in PAGES.items()}
+        apps = {p: Application(Page(read, runs, lambda: self._tornado.make_room())) for p, read in PAGES.items()}
         patterns: list[Any] = [
             (r"/?", _List),
             (r"/api/runs", _Table, {"runs": runs}),
             (r"/outcome", _Outcome, {"runs": runs}),
         ]
         tornado = _Guarded(
-            apps, extra_patterns=patterns, extra_websocket_origins=sorted(hosts), use_index=False,
+            apps, extra_patterns=patterns, extra_websocket_origins=["*"], use_index=False,
             websocket_max_message_size_bytes=1 << 20, unused_session_lifetime_milliseconds=1000 * UNUSED,
             check_unused_sessions_milliseconds=1000 * UNUSED,
         )  # fmt: skip
-        tornado.hosts = frozenset(hosts)
+        tornado.names = frozenset(n.lower() for n in names)
         tornado.transforms.append(_Headers)
-        http = HTTPServer(tornado)
+        self._tornado = tornado
+        http = _Connections(tornado, max_body_size=LARGEST, idle_connection_timeout=IDLE, body_timeout=IDLE)
+        http.most = min(CONNECTIONS, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2) if resource else CONNECTIONS
         http.add_sockets(sockets)
         self.loop = IOLoop.current()
         self._server = BaseServer(self.loop, tornado, http)

@@ -510,3 +510,24 @@ def test_a_norm_that_fades_away(tmp_path: Path) -> None:
 
     optimizer = torch.optim.SGD(model.parameters(), 0.1, 0.9, weight_decay=7e-3)
     assert "not-in-equilibrium" in walk(tmp_path, model, optimizer, 400, vanish)
+
+
+def test_many_tensors_and_groups_are_read_together(tmp_path: Path) -> None:
+    """What is read of a file does not depend on how many tensors and groups there are, as reading each takes all."""
+
+    def statements(n: int) -> int:
+        model = nn.ModuleList(nn.Linear(4, 4, bias=False) for _ in range(n))
+        optimizer = torch.optim.AdamW([{"params": [p], "lr": 1e-3} for p in model.parameters()], weight_decay=0.1)
+        with eq.watch(model, optimizer, tmp_path / str(n), every=1, quiet=True) as watch:
+            for step in range(12):
+                for p in model.parameters():
+                    p.grad = torch.full((4, 4), math.inf if step == 11 else 1.0)
+                optimizer.step()
+                watch.log(loss=1.0)
+        said: list[str] = []
+        with eq.Run.open(tmp_path / str(n)) as stored:
+            stored._archive._db.set_trace_callback(said.append)
+            assert "not-finite" in [f.code for f in stored.diagnose()]
+        return len(said)
+
+    assert statements(40) < statements(4) + 10

@@ -138,7 +138,8 @@ def facts(data: RunData) -> list[list[str]]:
     rows.append(["measured", str(data.coverage).replace(" measured", "")])
     rows += loss_facts(data)
     if data.tensors:
-        rows.append(["tensors", f"{len(data.tensors):,}, {_matrices(data):,} of them matrices"])
+        some = f"the {len(data.tensors):,} most off of {data.known:,}" if data.known > len(data.tensors) else ""
+        rows.append(["tensors", some or f"{data.known:,}, {_matrices(data):,} of them matrices"])
     tuning = taken_as(data.meta)
     if tuning is not None:
         rows.append(["treated as", tuning])

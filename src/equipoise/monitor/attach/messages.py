@@ -11,6 +11,7 @@ import textwrap
 from collections.abc import Sequence
 from typing import Any
 
+from equipoise._terminal import visible
 from equipoise.finding import Finding
 from equipoise.monitor.attach.cadence import MOST
 from equipoise.monitor.store.run import Run
@@ -104,7 +105,7 @@ class Messenger:
     def _say(self, level: int, line: str, sink: logging.Logger | None = None, **more: Any) -> None:
         if not self._on:
             return
-        logger = log if sink is None else sink
+        line, logger = visible(line), log if sink is None else sink
         # Python prints warnings where nobody has set up logging, but into progress bars.
         unheard = not logger.hasHandlers()
         terminal = _is_terminal(sys.stderr)

@@ -254,8 +254,7 @@ class Watch:
     @property
     def findings(self) -> list[Finding]:
         """Problems with watching itself, and findings that should be known at once."""
-        refused = None if self._writer is None else self._writer.refused
-        return self._faults.findings if refused is None else [*self._faults.findings, refused]
+        return [*self._faults.findings, *([] if self._writer is None else self._writer.findings)]
 
     @property
     def share(self) -> float:

@@ -214,17 +214,15 @@ class Case:
 
     def stages(self) -> tuple[Predicted, ...]:
         """The four forecasts."""
-        none = np.zeros(len(self.lr))
-        plain = self._forecast()
-        if self.dynamics.optimizer == "adam_l2":
+        none, plain = np.zeros(len(self.lr)), self._forecast()
+        if self.dynamics.optimizer == "adam_l2":  # followed weight by weight: nothing is matched, and it takes no drift
             start = self._every((self.seen.grad_norm * self.unit / self.grad_norm) ** 2)
-        else:
-            start = self._size(plain)
+            radial = self._forecast(scale=start, radial=self.along(start))
+            return tuple(map(self._predicted, (plain, self._forecast(scale=start), radial, radial)))
+        start = self._size(plain)
         radial = self.along(start)
-        found = [plain, self._matched(start, none), self._matched(start, radial)]
-        # What Adam makes of L2 is followed weight by weight, and takes no drift.
-        found.append(found[-1] if self.dynamics.optimizer == "adam_l2" else self._matched(start, radial, drifts=True))
-        return tuple(self._predicted(f) for f in found)
+        matched = (self._matched(start, none), self._matched(start, radial), self._matched(start, radial, drifts=True))
+        return tuple(map(self._predicted, (plain, *matched)))
 
     def _matched(self, size: Array, radial: Array, *, drifts: bool = False) -> Forecast:
         """The forecast whose updates are as long as measured, and if it drifts have the measured radial part."""
@@ -277,8 +275,6 @@ class Case:
         The part along them is matched by `radial` and `drift`.
         """
         seen, at = self.seen, self.at
-        if self.dynamics.optimizer == "adam_l2":
-            return np.ones(len(self.lr))
         with np.errstate(all="ignore"):
             ratio = (seen.norm * np.sin(seen.rotation) / (own.norm * np.sin(own.rotation) * self.part)[at]) ** 2
             if self.dynamics.by_gradient and self.scale_invariant:  # of gradients at unit norm
@@ -291,12 +287,11 @@ class Case:
         Where decay is coupled the forecast takes it through momentum. Elsewhere it is averaged here as momentum does.
         """
         seen, known = self.seen, self.dynamics
-        sign = -1.0 if known.maximize else 1.0
         with np.errstate(all="ignore"):
-            length = seen.grad_norm if self.dynamics.by_gradient else np.sqrt(self.size * size[self.at]) * self.scale
-            radial = self._every(sign * seen.grad_weight_cos * length / seen.before)
-        if self.dynamics.coupled:
+            length = seen.grad_norm if known.by_gradient else np.sqrt(self.size * size[self.at]) * self.scale
+            radial = self._every(seen.grad_weight_cos * (-length if known.maximize else length) / seen.before)
+        if known.coupled:
             return radial
         beta = known.averaging
-        own = 1.0 if self.dynamics.by_gradient else 1.0 - beta  # SGD sums gradients, the others average them
+        own = 1.0 if known.by_gradient else 1.0 - beta  # SGD sums gradients, the others average them
         return scan("first_order", np.full(len(radial), beta), own * radial, outputs=1, steps=len(radial))[0]

@@ -57,8 +57,9 @@ def check_layers(e: Evidence) -> Iterator[Finding]:
             continue
         middle = float(np.exp(np.median(np.log(rotation[layers]))))
         lrs = [float(e.hyper("lr", int(e.group[i])).max()) for i in layers]
+        usual = float(np.median(lrs))
         for i, lr in zip(layers, lrs, strict=True):
-            ratio, more = float(rotation[i]) / middle, lr / float(np.median(lrs))
+            ratio, more = float(rotation[i]) / middle, lr / usual
             far = abs(np.log(ratio)) > np.log(LAYERS if e.settled(i) else LAYERS_YOUNG)
             if (more >= OWN_LR and ratio >= OWN_TURNS) or (more <= 1 / OWN_LR and ratio <= 1 / OWN_TURNS):
                 own[i] = more

@@ -30,11 +30,13 @@ def check_finite(e: Evidence) -> Iterator[Finding]:
         series = e.run.series("skipped", kind="main")
         skipped = series.steps[series.values > 0]  # a GradScaler skips steps while it looks for its scale
     for quantity, what in (("grad_norm", "gradient"), ("momentum_norm", "momentum")):
-        for i in np.flatnonzero(np.isposinf(e.high(quantity)).any(0)).tolist():
-            series = e.run.series(quantity, e.names[i], kind="main")
-            bad = np.setdiff1d(series.steps[np.isposinf(series.values)], skipped)
-            if len(bad):
-                found.setdefault((int(bad[0]), what), []).append(e.names[i])
+        names = [e.names[i] for i in np.flatnonzero(np.isposinf(e.high(quantity)).any(0))]
+        if not names:
+            continue
+        table = e.run.table([Column(quantity, name) for name in names], kind="main")
+        bad = np.isposinf(table.values) & ~np.isin(table.steps, skipped)[:, None]
+        for i in np.flatnonzero(bad.any(0)):
+            found.setdefault((int(table.steps[bad[:, i].argmax()]), what), []).append(names[i])
     if found:
         step, what = min(found)
         yield not_finite(step, what, found[step, what], len(e.names))
@@ -147,11 +149,13 @@ def _slow(e: Evidence, quantity: str, bad: object, only: set[str] | None = None)
     """The tensor with the largest late value of a rarely measured quantity, if it is bad, and how many others are."""
     known = set(e.run.columns)
     found: dict[str, float] = {}
-    for name in e.names if only is None else sorted(only):
-        if Column(quantity, name) in known:
-            values = e.run.series(quantity, name, kind="slow", points=50).values
-            if len(values) and bad(float(np.median(values[-5:]))):  # type: ignore[operator]
-                found[name] = float(np.median(values[-5:]))
+    names = [name for name in (e.names if only is None else sorted(only)) if Column(quantity, name) in known]
+    if names:
+        columns = e.run.table([Column(quantity, name) for name in names], kind="slow", points=50).values.T
+        for name, values in zip(names, columns, strict=True):
+            late = values[~np.isnan(values)][-5:]
+            if len(late) and bad(float(np.median(late))):  # type: ignore[operator]
+                found[name] = float(np.median(late))
     if not found:
         return None
     worst = max(found, key=lambda n: found[n])

@@ -28,15 +28,12 @@ class Walks:
     def __init__(self, dynamics: list[Dynamics], tensors: list[tuple[int, tuple[int, ...]]]) -> None:
         self.dynamics = dynamics
         self._group = np.array([group for group, _ in tensors])
-        squares = {key: self._square_of(*key) for key in set(tensors)}
-        self._square = np.array([squares[key] for key in tensors])
+        known = {(group, shape) for group, shape in tensors if dynamics[group].known}
+        squares = {(group, shape): dynamics[group].square(shape) for group, shape in known}
+        self._square = np.array([squares.get(key, math.nan) for key in tensors])
         self.by_gradient = np.array([dynamics[group].optimizer == "sgdm" for group, _ in tensors])
         """Whether a direction's size follows the gradient's, so that E‖u‖² is over E‖g‖², and the effective lr η/‖w‖²
         rather than η/‖w‖."""
-
-    def _square_of(self, group: int, shape: tuple[int, ...]) -> float:
-        known = self.dynamics[group]
-        return known.square(shape) if known.known else math.nan
 
     def square(self, ages: NDArray[np.float64]) -> NDArray[np.float64]:
         """E‖u‖² of each tensor's direction; NaN where theory does not know it.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -21,6 +22,20 @@ DEPTH = 8
 
 MOST = 5000
 """Runs that are listed."""
+
+
+def spelled(name: str) -> str:
+    r"""A name of a file as text: bytes that are none are written out.
+
+    >>> spelled(os.fsdecode(b"caf\xe9"))
+    'caf\\udce9'
+    """
+    return name.encode("utf-8", "backslashreplace").decode()
+
+
+def unspelled(name: str) -> str:
+    """The inverse of `spelled`."""
+    return re.sub(r"\\udc([89a-f][0-9a-f])", lambda found: chr(0xDC00 + int(found[1], 16)), name)
 
 
 class Directory:
@@ -47,13 +62,18 @@ class Directory:
         """
         missing = RunError(f"run = {name!r}: there is no such run here; go back to the list")
         try:
-            path = (self.root / name).resolve()
+            path = self.place(name).resolve()
             parts = [(path / part).resolve() for part in PARTS]
             if self.inside(path) and parts[0].is_file() and all(self.inside(part) for part in parts):
                 return path
         except (OSError, ValueError, RuntimeError):  # loops of links, names that no file can have
             pass
         raise missing
+
+    def place(self, name: str) -> Path:
+        """Where something lies that has this name in lists."""
+        plain = self.root / name
+        return plain if plain.exists() else self.root / unspelled(name)
 
     def inside(self, path: Path) -> bool:
         """Whether a path without links is under the root."""
@@ -72,7 +92,7 @@ class Directory:
         runs: list[str] = []
         others: list[str] = []
         for folder, folders, files in os.walk(self.root, followlinks=False):
-            name = os.path.relpath(folder, self.root).replace(os.sep, "/")
+            name = spelled(os.path.relpath(folder, self.root).replace(os.sep, "/"))
             if name.count("/") + (name != ".") >= DEPTH:
                 folders.clear()
             folders[:] = sorted(f for f in folders if not f.startswith("."))
@@ -104,7 +124,7 @@ class Directory:
         end = time.monotonic() + seconds
         found: list[RunRow] = []
         for name in self.names() if names is None else names:
-            path = self.root / name
+            path = self.place(name)
             mark = signature(path)
             old = self._known.get(name)
             fresh = old is not None and old[0] == mark and old[1].values.get("status") != "running"

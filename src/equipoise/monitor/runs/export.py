@@ -185,16 +185,22 @@ def write(run: Run, to: str | None = None, output: str | os.PathLike[str] | None
 
 def _csv(chunks: Iterator[_Chunk], target: Path) -> int:
     lines = 0
-    with target.open("w", newline="", encoding="utf-8") as file:
+    with target.open("w", newline="", encoding="utf-8", errors="backslashreplace") as file:
         writer = csv.writer(file)
         writer.writerow(FIELDS)
         for chunk in chunks:
-            about = list(zip(*_fields(chunk).values(), strict=True))
+            about = [tuple(map(_cell, each)) for each in zip(*_fields(chunk).values(), strict=True)]
             # str of a float32 is the shortest text that reads back as the same float32.
+            kind = _cell(chunk.kind)
             numbers = zip(chunk.steps.tolist(), chunk.times.tolist(), chunk.column, chunk.values, strict=True)
-            writer.writerows((step, time, chunk.kind, *about[c], str(value)) for step, time, c, value in numbers)
+            writer.writerows((step, time, kind, *about[c], str(value)) for step, time, c, value in numbers)
             lines += len(chunk.steps)
     return lines
+
+
+def _cell(value: Any) -> Any:
+    """A cell of a CSV file, which no program that opens it takes for a formula."""
+    return f"'{value}" if isinstance(value, str) and value[:1] in ("=", "+", "-", "@", "\t", "\r") else value
 
 
 def _parquet(chunks: Iterator[_Chunk], target: Path) -> int:

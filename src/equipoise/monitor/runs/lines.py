@@ -62,7 +62,8 @@ def row_of(path: Path) -> RunRow:
         with Run.open(path) as run:
             return _line(run)
     except Exception as error:  # whatever is wrong with one run, the others must be listed
-        return RunRow({"status": "broken"}, error=str(error).replace(f"{path}{os.sep}", ""))
+        said = str(error).replace(f"{path}{os.sep}", "")
+        return RunRow({"status": "broken"}, error=said.encode("utf-8", "backslashreplace").decode())
 
 
 def _line(run: Run) -> RunRow:

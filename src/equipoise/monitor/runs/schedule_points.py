@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +14,7 @@ from equipoise.monitor.store import reading
 from equipoise.monitor.store.layout import SCHEDULE, Column
 from equipoise.monitor.store.run import Run
 from equipoise.monitor.store.schema import FOREVER
+from equipoise.monitor.store.tables import Table
 from equipoise.theory import Dynamics, Memory, memory
 from equipoise.theory._scan import run_recursion as scan
 
@@ -84,14 +86,30 @@ class Schedules:
         end = int(stored[-1][0][-1]) if stored else -1
         parts = list(stored)
         if Column(f"{name}/{group}") in self._known:
-            series = self._run.series(f"{name}/{group}", kind="main", start=end + 1, points=4000)
-            exact = series.first == series.last
-            parts.append((series.steps[exact], np.asarray(series.values[exact], np.float64)))
+            table = self._measured
+            exact = (table.first == table.last) & (table.steps > end)
+            values = np.asarray(table.values[exact, self._places[f"{name}/{group}"]], np.float64)
+            there = ~np.isnan(values)
+            parts.append((table.steps[exact][there], values[there]))
         if not parts:
             return np.empty(0, np.int64), np.empty(0)
         steps, values = (np.concatenate(side) for side in zip(*parts, strict=True))
         here = steps <= self.last
         return steps[here], values[here]
+
+    @cached_property
+    def _measured(self) -> Table:
+        """What was measured of all groups, in one reading, behind the first end of all lines."""
+        ends = [int(parts[-1][0][-1]) for parts in self._stored().values()]
+        return self._run.table(self._of_groups, kind="main", start=min(ends, default=-1) + 1, points=4000)
+
+    @cached_property
+    def _of_groups(self) -> list[Column]:
+        return [c for c in self._known if c.tensor is None and c.quantity.startswith(("lr/", "weight_decay/"))]
+
+    @cached_property
+    def _places(self) -> dict[str, int]:
+        return {c.quantity: i for i, c in enumerate(self._of_groups)}
 
     def _stored(self) -> dict[str, list[Points]]:
         """The stored points of each column, life after life; a life ends at its last step that counts."""

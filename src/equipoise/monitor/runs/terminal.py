@@ -15,6 +15,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from equipoise import _terminal
 from equipoise.monitor.runs.final_loss import Best, Final, loss_text
 from equipoise.monitor.runs.lines import RunRow
 from equipoise.monitor.runs.select_runs import COLUMNS as COLUMN_WORDS
@@ -220,8 +221,8 @@ SPARED = ("curve", "changed", "optimizer", "measured", "wd", "lr", "tags", "find
 
 def console() -> Console:
     """Where to print; a pipe, which has no width, gets a wide one."""
-    made = Console()
-    return made if made.is_terminal or "COLUMNS" in os.environ else Console(width=120)
+    made = _terminal.console()
+    return made if made.is_terminal or "COLUMNS" in os.environ else _terminal.console(width=120)
 
 
 def render_list(lines: Sequence[RunRow], columns: Sequence[str], width: int | None = None) -> RenderableType:

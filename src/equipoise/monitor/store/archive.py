@@ -3,27 +3,41 @@
 from __future__ import annotations
 
 import json
+import math
+import re
 import sqlite3
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from time import monotonic
 from typing import Any, TypeVar
 
 from equipoise.finding import SEVERITIES, Finding
 from equipoise.monitor.attach.endings import STATUSES
 from equipoise.monitor.store import rescue, schema
-from equipoise.monitor.store.layout import Layout, Quantity, TensorInfo
-from equipoise.monitor.store.schema import FOREVER, RunError, checksum
+from equipoise.monitor.store.layout import Column, Layout, Quantity, TensorInfo
+from equipoise.monitor.store.schema import FOREVER, RunError, intact
 from equipoise.monitor.store.staging import Session, trouble
 
 T = TypeVar("T")
 STATUS = ("running", *STATUSES)
+STEPS = 20_000
+"""Instructions of SQLite between looks at the clock."""
+
 COLUMNS = "life, from_step, started, heartbeat, status, host, pid, dropped, failure"
 """Of the table `lives`, in the order of a `Session`."""
 
 
-@dataclass(frozen=True)
+HALVES = re.compile(r"(\\ud[89ab]..\\ud[c-f]..)|\\ud[89a-f]..", re.IGNORECASE)
+"""Letters of two halves in JSON, and halves alone, which no page or terminal can write."""
+
+
+def _whole(found: re.Match[str]) -> str:
+    return found[1] or "\\ufffd"
+
+
+@dataclass(frozen=True, eq=False)
 class Segment:
     """Rows of one session and one layout."""
 
@@ -42,14 +56,6 @@ class Record:
     step: int | None
     time: float
     value: Any
-
-
-def intact(crc: Any, data: Any, *columns: Any) -> bool:
-    """Whether a line is as it was written; damage may have changed types, too."""
-    try:
-        return checksum(data, *columns) == crc
-    except (TypeError, ValueError):
-        return False
 
 
 def understood(record: Record) -> Any:
@@ -75,7 +81,7 @@ def understood(record: Record) -> Any:
             texts = [said for name, said in value.items() if name != "change"]
             if finding.severity not in SEVERITIES or not all(isinstance(said, str) for said in texts):
                 raise TypeError
-            if not isinstance(change, dict) or not all(isinstance(x, int | float) for x in change.values()):
+            if not isinstance(change, dict) or not all(isinstance(x, int | float | str) for x in change.values()):
                 raise TypeError
             return finding
     return None
@@ -101,19 +107,21 @@ class Archive:
         self._lost: str = ""
         self._rescued = False
         self.layouts: dict[int, Layout] = {}
+        self.columns: tuple[Column, ...] = ()
+        """Every column of every layout."""
         self.drafts: dict[int, tuple[int, float, bytes]] = {}
         """By segment: step, time and data of the row that was not final when the file was last written."""
         self._texts: dict[str, Layout] = {}  # every session says the same layout again
         self._seen = 0
         self._version: int | None = None
+        self._tables: set[str] = set()
         self._guard = threading.RLock()
         try:
             self._db = rescue.open_read(directory)
+            schema.check_version(self._db, directory / schema.FILE)
         except sqlite3.Error as error:
             self._rescue(error, first=True)
         try:
-            if not self._rescued:
-                schema.check_version(self._db, directory / schema.FILE)
             self.read(lambda db: None)
         except BaseException:
             self._db.close()
@@ -129,6 +137,8 @@ class Archive:
             except sqlite3.ProgrammingError:
                 raise RunError(f"{self.directory}: the run was closed; open it again") from None
             except sqlite3.Error as error:
+                if "interrupted" in str(error):
+                    raise RunError(f"{self.directory}: takes too long to read for its size: is damaged") from None
                 if "locked" in str(error):
                     raise RunError(f"{self.directory}: is locked by another program ({error}); try again") from None
                 if self._rescued:
@@ -137,11 +147,14 @@ class Archive:
             return self._attempt(job)
 
     def _attempt(self, job: Callable[[sqlite3.Connection], T]) -> T:
-        db = self._db
+        db, file = self._db, self.directory / schema.FILE
+        end = schema.deadline(file) if file.exists() else math.inf
+        db.set_progress_handler(lambda: monotonic() > end, STEPS)
         (version,) = db.execute("PRAGMA data_version").fetchone()
         db.execute("BEGIN")
         try:
             if version != self._version:
+                self._tables = schema.check_tables(db)
                 self._refresh(db)
                 self._version = version
             return job(db)
@@ -159,26 +172,32 @@ class Archive:
             self._db.close()
         self._db, lost = rescue.rescue(self.directory, error)
         self._rescued, self._version, self._seen = True, None, 0
-        self.records, self.segments, self.layouts, self._texts = {}, {}, {}, {}
-        self._lost = f"SQLite says {str(error)!r}; at least {lost} rows are lost"
+        self.records, self.segments, self.layouts, self._texts, self.columns = {}, {}, {}, {}, ()
+        self._lost = f"SQLite says {str(error)!r}; {lost}"
 
     def _refresh(self, db: sqlite3.Connection) -> None:
         """Take in what was written since the last time."""
         lines = db.execute("SELECT * FROM records WHERE id > ? ORDER BY id", (self._seen,)).fetchall()
-        for number, session, kind, key, step, time, value, crc in lines:
+        for number, *columns, crc in lines:
             self._seen = number
-            if not intact(crc, b"", number, session, kind, key, step, time, value):
+            if not intact(crc, b"", number, *columns):
                 self.bad("records", number)
-                continue
+                columns = self._copy_of(db, number)
+                if columns is None:
+                    continue
+            session, kind, key, step, when, value = columns
             try:
-                record = Record(session, kind, key, step, time, json.loads(value))
+                record = Record(session, kind, key, step, when, json.loads(HALVES.sub(_whole, value)))
                 known = self._texts.get(value) or understood(record)
             except (TypeError, ValueError, LookupError, AttributeError, RecursionError):  # written by something else
                 self.bad("records", number)
                 continue
             self.records[number] = record
             if isinstance(known, Layout):
-                self.layouts[number] = self._texts[value] = known
+                self.layouts[number] = known
+                if value not in self._texts:
+                    self._texts[value] = known
+                    self.columns = tuple(dict.fromkeys((*self.columns, *known.columns)))
             elif kind == "segment":
                 layout = next((self.layouts[n] for n in record.value["layouts"] if n in self.layouts), None)
                 if layout is None:
@@ -198,13 +217,18 @@ class Archive:
         self._cut(db)
         self.drafts = self._read_drafts(db)
 
+    def _copy_of(self, db: sqlite3.Connection, number: int) -> list[Any] | None:
+        """The columns of a damaged record, where its copy is whole."""
+        if "copies" not in self._tables:
+            return None
+        for _, *columns, crc in db.execute("SELECT * FROM copies WHERE id = ?", (number,)):
+            return columns if intact(crc, b"", number, *columns) else None
+        return None
+
     def _read_drafts(self, db: sqlite3.Connection) -> dict[int, tuple[int, float, bytes]]:
-        try:
-            lines = db.execute("SELECT segment, step, time, data, crc FROM drafts").fetchall()
-        except sqlite3.OperationalError as error:
-            if "no such table" in str(error):
-                return {}
-            raise
+        if "drafts" not in self._tables:
+            return {}
+        lines = db.execute("SELECT segment, step, time, data, crc FROM drafts").fetchall()
         found = {}
         for segment, step, time, data, crc in lines:
             if intact(crc, data, segment, step, time):

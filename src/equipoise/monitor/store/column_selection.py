@@ -29,12 +29,12 @@ def choose(
         if len(kinds) != 1:
             raise RunError(f"kind = None: must be given, because the run has {_some(kinds)}")
         columns = list(dict.fromkeys(c for layout in layouts[kinds[0]] for c in layout.columns))
-    having = {c: {k for k in kinds if any(c in layout.places for layout in layouts[k])} for c in columns}
-    for column, places in having.items():
-        if not places:
+    having = {k: set().union(*(layout.places for layout in layouts[k])) for k in kinds}
+    for column in columns:
+        if not any(column in places for places in having.values()):
             known = dict.fromkeys(c for k in kinds for layout in layouts[k] for c in layout.columns)
             raise RunError(f"{column}: was not measured; {_near(column, known)}")
-    fits = [k for k in kinds if having and all(k in places for places in having.values())]
+    fits = [k for k, places in having.items() if columns and places.issuperset(columns)]
     if not fits:
         raise RunError("columns: must be one or more, and all of one kind")
     if len(fits) > 1:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -67,8 +67,7 @@ class TensorInfo:
         object.__setattr__(self, "neurons", tuple(int(n) for n in self.neurons))
 
 
-@dataclass(frozen=True)
-class Column:
+class Column(NamedTuple):
     """One number of a row: a quantity, of the whole run or of a tensor, one of its neurons, or a quantile of them.
 
     Attributes:

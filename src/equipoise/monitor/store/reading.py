@@ -11,9 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from equipoise.monitor.store import pyramid
-from equipoise.monitor.store.archive import Archive, Segment, intact
+from equipoise.monitor.store.archive import Archive, Segment
 from equipoise.monitor.store.layout import Column
 from equipoise.monitor.store.pyramid import Buckets
+from equipoise.monitor.store.schema import intact
 
 PIECE = 256
 """Buckets that are unpacked at once: those of all columns of a tile take far more room than the wanted ones."""

@@ -5,21 +5,18 @@ from __future__ import annotations
 import shutil
 import sqlite3
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from equipoise.monitor.store import schema
+from equipoise.monitor.store.leaves import cells
 from equipoise.monitor.store.schema import RunError
 
-KEYS = {"lives": "life", "records": "id", "rows": "id", "buckets": "id", "drafts": "segment"}
-"""The tables, and the column that numbers their lines."""
+LONGEST = 1 << 27
+"""Bytes of a text or blob that SQLite may make or read."""
 
-PROBES = 50_000
-"""Lines to try one by one behind a damaged place before the rest of a table is given up."""
-
-BLIND_PROBES = 5_000
-"""The same where the end of the table cannot be read either, as in a file that was cut off."""
+GAP = 1_000_000
+"""Rows in one piece that may be missing; a larger step in their numbers is a damaged number."""
 
 
 def open_read(directory: Path) -> sqlite3.Connection:
@@ -76,85 +73,71 @@ def _temporary() -> sqlite3.Connection:
 def _readable(db: sqlite3.Connection) -> sqlite3.Connection:
     # Damaged text must reach its checksum and not stop the reading.
     db.text_factory = lambda raw: raw.decode("utf-8", "replace")
+    db.execute("PRAGMA trusted_schema = OFF")
+    db.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, LONGEST)
     return db
 
 
-def rescue(directory: Path, error: Exception) -> tuple[sqlite3.Connection, int]:
-    """Copy every line that can still be read into a temporary database.
+def rescue(directory: Path, error: Exception) -> tuple[sqlite3.Connection, str]:
+    """Copy every whole line, wherever it lies in the file, into a temporary database.
 
     Args:
         directory: where the run is.
         error: what SQLite said of it.
 
     Returns:
-        The copy, and how many measured rows are known to be lost.
+        The copy, and how many rows are known to be lost.
 
     Raises:
         RunError: nothing can be read.
     """
     path = directory / schema.FILE
     target = _temporary()
-    target.executescript(schema.TABLES + schema.DRAFTS)
-    source = _connect(path, "mode=ro")
+    target.executescript(schema.TABLES + schema.LATER)
+    named = found = 0
     try:
-        # Without this SQLite reads nothing of a file that is shorter than its header says.
-        source.execute("PRAGMA writable_schema = ON")
-        found = 0
-        for table, key in KEYS.items():
-            for line in _lines(source, table, key):
-                marks = ",".join("?" * len(line))
-                # INSERT fails where a damaged number is there twice or is no number: such a line is worth nothing.
-                try:
-                    target.execute(f"INSERT INTO {table} VALUES ({marks})", line)
-                    found += table == "rows" or table == "records"
-                except sqlite3.Error:
-                    continue
-        if not found:
-            target.close()
-            raise RunError(f"{path}: is damaged and nothing can be read of it ({error}); restore it from a copy")
-    except (sqlite3.Error, UnicodeError):
+        target.execute("BEGIN")
+        for number, columns in cells(path, schema.deadline(path)):
+            if number is None:  # of the index of rows, each with the number of its row; the number has no checksum
+                named = max(named, *(n for n in columns[2:3] if isinstance(n, int) and len(columns) == 3), 0)
+                continue
+            table = _table_of(number, columns)
+            if table is not None:
+                marks = ",".join("?" * len(columns))
+                target.execute(f"INSERT OR REPLACE INTO {table} VALUES ({marks})", (number, *columns[1:]))
+                found += table in ("rows", "records")
+        target.execute("COMMIT")
+    except OSError as failure:
         target.close()
-        raise RunError(f"{path}: is damaged or is not a run ({error}); restore it from a copy") from None
-    finally:
-        source.close()
-    highest, count = target.execute("SELECT max(id), count(*) FROM rows").fetchone()
-    return target, (highest or 0) - count
+        raise RunError(f"{path}: cannot be read ({failure.strerror})") from None
+    if not found:
+        target.close()
+        raise RunError(f"{path}: is damaged and nothing can be read of it ({error}); restore it from a copy")
+    last, count = target.execute("SELECT max(id), count(*) FROM rows").fetchone()
+    last = max(last or 0, named if named < GAP + (last or 0) else 0)
+    return target, f"at least {last - count} rows are lost, and {count} are left"
 
 
-def _lines(db: sqlite3.Connection, table: str, key: str) -> Iterator[tuple[Any, ...]]:
-    """All lines of a table that can be read, in order, round damaged places."""
-    at = 0
-    while True:
-        try:
-            for line in db.execute(f"SELECT * FROM {table} WHERE {key} > ? ORDER BY {key}", (at,)):
-                if not isinstance(line[0], int) or line[0] <= at:
-                    raise sqlite3.DatabaseError("numbers do not rise")
-                at = line[0]
-                yield line
-            return
-        except sqlite3.DatabaseError:
-            line = _next(db, table, key, at)
-        if line is None:
-            return
-        at = line[0]
-        yield line
+REAL = {"rows": (3,), "records": (5,), "lives": (2, 3), "buckets": (8,), "drafts": (2,)}
+"""Columns that are no whole numbers: SQLite keeps 2.0 as 2."""
 
 
-def _next(db: sqlite3.Connection, table: str, key: str, at: int) -> tuple[Any, ...] | None:
-    """The next line behind a damaged place, found by trying number after number."""
-    try:
-        (end,) = db.execute(f"SELECT max({key}) FROM {table}").fetchone()
-    except sqlite3.DatabaseError as error:
-        if "no such" in str(error) or "not a database" in str(error):
-            return None  # not a damaged place: there is no table at all
-        end = None
-    if not isinstance(end, int):
-        end = at + BLIND_PROBES
-    for number in range(at + 1, min(end, at + PROBES) + 1):
-        try:
-            line = db.execute(f"SELECT * FROM {table} WHERE {key} = ?", (number,)).fetchone()
-        except sqlite3.DatabaseError:
-            continue
-        if line is not None and line[0] == number:
-            return line
-    return None
+def _table_of(number: int, columns: list[Any]) -> str | None:
+    """The table that a line is of, by its columns and checksum; None where it is of none, or damaged."""
+    table = {5: "drafts", 6: "rows", 8: "records", 9: "lives", 11: "buckets"}.get(len(columns))
+    if table is None:
+        return None
+    for i in REAL[table]:
+        if isinstance(columns[i], int):
+            columns[i] = float(columns[i])
+    *about, data, crc = columns
+    match table:
+        case "lives":  # without a checksum; whoever reads it looks at each column
+            whole = isinstance(columns[4], str)
+        case "records":
+            whole = schema.intact(crc, b"", number, *columns[1:-1])
+        case "drafts":
+            whole = schema.intact(crc, data, number, *about[1:])
+        case _:
+            whole = schema.intact(crc, data, *about[1:])
+    return table if whole else None

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from equipoise import _check, _viewer
 from equipoise.finding import Finding
-from equipoise.monitor.store import pyramid, reading, schema
+from equipoise.monitor.store import pyramid, reading, rescue, schema
 from equipoise.monitor.store.archive import Archive, Record
 from equipoise.monitor.store.column_selection import choose
 from equipoise.monitor.store.follow import Follower
@@ -32,9 +32,6 @@ STALE = 30.0
 
 STALE_HERE = 600.0
 """The same where its process is there: it may be stopped, or busy; after this time the process is another one."""
-
-GAP = 1_000_000
-"""Rows in one piece that may be missing; a larger step in their numbers is a damaged number."""
 
 SHOWN = "FROM rows WHERE segment = ? AND step <= ? AND typeof(step) = 'integer'"
 """The rows of a segment up to a step; damage may have changed the type of a step."""
@@ -101,7 +98,7 @@ class Run:
     def columns(self) -> tuple[Column, ...]:
         """Every column of every kind and layout."""
         self._archive.read(lambda db: None)
-        return tuple(dict.fromkeys(c for layout in self._archive.known_layouts() for c in layout.columns))
+        return self._archive.columns
 
     @property
     def logged(self) -> list[str]:
@@ -159,7 +156,7 @@ class Run:
                     raise sqlite3.DatabaseError(line.splitlines()[-1])
             archive, numbers = self._archive, 0
             for (number,) in db.execute("SELECT id FROM rows ORDER BY id"):
-                if number - numbers > GAP:  # one damaged number, not so many lost rows
+                if number - numbers > rescue.GAP:  # one damaged number, not so many lost rows
                     archive.bad("rows", number)
                     break
                 for missing in range(numbers + 1, number):

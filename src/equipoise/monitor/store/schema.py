@@ -7,9 +7,12 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import socket
 import sqlite3
+import time
 import zlib
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +24,10 @@ APPLICATION = 0x45515053
 
 FOREVER = 2**62
 """A step after every step."""
+
+SECONDS, RATE = 10.0, 20e6
+"""A job on a file takes no longer than so many seconds, and one more for so many bytes of the file: a file may be made
+so that reading it has no end."""
 
 FILE = "run.sqlite"
 LOCK = "run.lock"
@@ -56,15 +63,21 @@ CREATE TABLE buckets (
 CREATE INDEX buckets_by_step ON buckets (segment, level, tile, first);
 """
 
-DRAFTS = """
+LATER = """
 CREATE TABLE IF NOT EXISTS drafts (
     segment INTEGER PRIMARY KEY,
     step INTEGER, time REAL,   -- after the last row of the segment
     data BLOB,                 -- as in rows
     crc INTEGER
 );
+CREATE TABLE IF NOT EXISTS copies (
+    id INTEGER PRIMARY KEY, life INTEGER, kind TEXT, key TEXT, step INTEGER, time REAL,
+    value TEXT,
+    crc INTEGER
+);
 """
-"""The row of a step that may still get more numbers. Files from before there were drafts have no such table."""
+"""The row of a step that may still get more numbers, and every record once more, in other pages of the file: without
+their layouts rows mean nothing. Older files have no such tables."""
 
 
 def checked_path(path: Any) -> Path:
@@ -86,6 +99,19 @@ def checksum(data: bytes, *columns: Any) -> int:
     3064502490
     """
     return zlib.crc32(json.dumps(columns).encode(), zlib.crc32(data))
+
+
+def intact(crc: Any, data: Any, *columns: Any) -> bool:
+    """Whether a line is as it was written; damage may have changed types, too."""
+    try:
+        return checksum(data, *columns) == crc
+    except (TypeError, ValueError):
+        return False
+
+
+def deadline(path: Path) -> float:
+    """When a job on a file that begins now is given up, by `time.monotonic`."""
+    return time.monotonic() + SECONDS + path.stat().st_blocks * 512 / RATE
 
 
 def host() -> str:
@@ -132,7 +158,7 @@ def connect(path: Path) -> sqlite3.Connection:
 def create(db: sqlite3.Connection) -> None:
     """Make the tables, all or none."""
     db.executescript(
-        f"BEGIN; {TABLES}{DRAFTS} PRAGMA user_version = {VERSION}; PRAGMA application_id = {APPLICATION}; COMMIT;"
+        f"BEGIN; {TABLES}{LATER} PRAGMA user_version = {VERSION}; PRAGMA application_id = {APPLICATION}; COMMIT;"
     )
     # Into the main file at once, so that a run without its WAL file is still a run.
     db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
@@ -148,6 +174,37 @@ def check_version(db: sqlite3.Connection, path: Path) -> None:
         raise RunError(
             f"{path}: has schema version {version}, and this equipoise reads up to {VERSION}; upgrade equipoise"
         )
+
+
+def check_tables(db: sqlite3.Connection) -> set[str]:
+    """The names of the tables, if all are plain ones, made as here.
+
+    A file may hold anything under their names: views that compute without end, columns made when read.
+
+    Raises:
+        sqlite3.DatabaseError: one is another.
+    """
+    known, found = _known(), set()
+    for kind, name, table, text in db.execute("SELECT type, name, tbl_name, sql FROM sqlite_master"):
+        if name in known or table in known or kind not in ("table", "index"):
+            if known.get(name) != (kind, table, _plain(text)):
+                raise sqlite3.DatabaseError(f"{kind} {name!r} is not one of a run")
+            found.add(name)
+    return found
+
+
+@cache
+def _known() -> dict[str, tuple[str, str, str]]:
+    db = sqlite3.connect(":memory:")
+    db.executescript(TABLES + LATER)
+    lines = db.execute("SELECT type, name, tbl_name, sql FROM sqlite_master").fetchall()
+    db.close()
+    return {name: (kind, table, _plain(text)) for kind, name, table, text in lines}
+
+
+def _plain(text: Any) -> str:
+    """The text that made a table, without comments."""
+    return " ".join(re.sub(r"--[^\n]*", " ", str(text)).split())
 
 
 def lock(directory: Path) -> sqlite3.Connection | None:

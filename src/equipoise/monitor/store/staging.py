@@ -24,6 +24,10 @@ BEAT = 1.0
 """Seconds between signs of life when there is nothing to store."""
 
 
+class FileGoneError(OSError):
+    """The file was removed or replaced: what was stored in it is lost, too."""
+
+
 @dataclass
 class Session:
     """One stretch of writing; a line of the table `lives`."""
@@ -88,7 +92,7 @@ class RunFileWriter:
         self._drafted: dict[str, int] = {}
         self._ended: list[Session] = []
         self._looked = 0.0
-        self._dropped_before = 0
+        self._dropped_before = self._stored = 0
         self.staged_bytes = 0
         self.committed = 0.0
         try:
@@ -122,7 +126,7 @@ class RunFileWriter:
                 schema.create(db)
             else:
                 schema.check_version(db, path)
-                db.execute(schema.DRAFTS)
+                db.executescript(schema.LATER)
                 if resume is False:
                     last = db.execute("SELECT max(step) FROM rows").fetchone()[0]
                     raise RunError(
@@ -154,8 +158,7 @@ class RunFileWriter:
     def layout(self, layout: Layout) -> None:
         """Rows of the layout's kind have this layout from now on."""
         text = json.dumps(layout.to_dict())
-        # Twice: without its layout no row has a meaning, and it is small beside them.
-        numbers = [self.record("layout", layout.kind, text) for _ in range(2)]
+        numbers = [self.record("layout", layout.kind, text)]
         self._layouts[layout.kind] = (numbers, layout)
         self._segments.pop(layout.kind, None)
 
@@ -211,16 +214,15 @@ class RunFileWriter:
         now = time.time()
         if now - self._looked > BEAT:
             self._looked = now
-            # SQLite goes on writing into a file that was removed, and nobody would ever find it.
-            if os.stat(self._directory / schema.FILE).st_ino != self._inode:
-                raise OSError(f"{schema.FILE} was replaced by another file")
+            self._still_there()
         self.session.heartbeat = now
         db = self._db
         try:
             db.execute("BEGIN IMMEDIATE")
             sessions = [session.line() for session in (*self._ended, self.session)]
             db.executemany("INSERT OR REPLACE INTO lives VALUES (?,?,?,?,?,?,?,?,?)", sessions)
-            db.executemany("INSERT INTO records VALUES (?,?,?,?,?,?,?,?)", self._records)
+            for table in ("records", "copies"):
+                db.executemany(f"INSERT INTO {table} VALUES (?,?,?,?,?,?,?,?)", self._records)
             db.executemany("INSERT INTO rows VALUES (?,?,?,?,?,?)", self._rows)
             db.executemany("INSERT INTO buckets VALUES (NULL,?,?,?,?,?,?,?,?,?,?)", self._buckets)
             for kind, draft in self._drafts.items():
@@ -239,8 +241,23 @@ class RunFileWriter:
             if draft is not None:
                 self._drafted[kind] = draft[0]
         self._drafts = {}
+        self._stored += len(self._rows)
         self._forget()
         self.committed = time.monotonic()
+
+    def _still_there(self) -> None:
+        """SQLite goes on writing into a file that was removed, and nobody would ever find it."""
+        try:
+            inode = os.stat(self._directory / schema.FILE).st_ino
+        except FileNotFoundError:
+            raise FileGoneError(f"{schema.FILE} was removed") from None
+        if inode != self._inode:
+            raise FileGoneError(f"{schema.FILE} was replaced by another file")
+
+    def give_up_stored(self) -> int:
+        """Count the rows that were stored in a file that is gone as lost; returns how many."""
+        lost, self._stored = self._stored, 0
+        return lost
 
     def drop_rows(self) -> int:
         """Give up the staged rows; returns how many. Records stay staged: later rows need their layouts."""
@@ -261,6 +278,7 @@ class RunFileWriter:
     def close(self, status: str) -> None:
         """Say how it ended, and let go of the file; raises if that cannot be stored."""
         self.session.status = status
+        self._looked = 0.0
         try:
             self.commit()
             self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)")

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from equipoise.monitor.store.staging import BEAT, RunFileWriter
+from equipoise.monitor.store.staging import BEAT, FileGoneError, RunFileWriter
 
 INTERVAL = 0.2
 """Seconds between commits: kill -9 loses the rows of less than half a second."""
@@ -60,7 +60,7 @@ class Worker:
         self._trouble, self._limit = trouble, limit
         self._wake = threading.Condition()
         self._queue: list[Callable[[RunFileWriter], object]] = []
-        self._bytes = self._put = self._done = 0
+        self._bytes = self._put = self._done = self._failed = 0
         self._hurry = self._stalled = self._closing = False
         self._status = "finished"
         self._sources: list[Callable[[], object]] = []
@@ -96,11 +96,12 @@ class Worker:
         self._sources.append(source)
 
     def flush(self, timeout: float) -> bool:
-        """Wait until all that was put is stored."""
+        """Wait until all that was put is stored; not longer than until storing it has failed."""
         with self._wake:
             wanted = self._put
             self._now()
-            return self._wake.wait_for(lambda: self._done >= wanted, timeout)
+            self._wake.wait_for(lambda: max(self._done, self._failed) >= wanted, timeout)
+            return self._done >= wanted
 
     def close(self, status: str, timeout: float) -> None:
         """Store what waits, and end the thread."""
@@ -170,10 +171,13 @@ class Worker:
                 file.commit()
         except (OSError, sqlite3.Error) as error:
             self._trouble.fail(error)
-            if closing or file.staged_bytes > self._limit:
-                dropped = file.drop_rows()
-                with self._wake:
-                    self._trouble.dropped += dropped
+            gone = file.give_up_stored() if isinstance(error, FileGoneError) else 0
+            if closing or gone or file.staged_bytes > self._limit:
+                gone += file.drop_rows()
+            with self._wake:
+                self._trouble.dropped += gone
+                self._failed = self._put - len(self._queue)
+                self._wake.notify_all()
             return
         with self._wake:
             self._done = self._put - len(self._queue)
