@@ -108,6 +108,8 @@ def test_an_effect_that_is_too_small_to_notice_is_none() -> None:
         said = [first_decision(v, lambda s, m=least: Claim("a", "me", "x", 0.0, s, "above", least=m)) for v in values]
         assert said.count("agrees") <= 0.01 * COUNT
         assert (said.count("differs") >= decided * COUNT) == (least > 0), (least, said.count("differs"))
+    small = [Claim("a", "me", "x", 0.0, Stat(0.1, 0.01, 8), "above", least=least).verdict for least in (0.0, 0.5)]
+    assert small == ["agrees", "differs"], "an effect that is there, and smaller than what matters"
     with pytest.raises(ValueError, match="least = -1"):
         Claim("a", "me", "x", 0.0, Stat.of([1.0]), "above", least=-1)
 
@@ -197,6 +199,38 @@ def test_rounds_stop_when_all_is_decided_or_the_budget_is_spent() -> None:
     assert (dear.seeds, dear.ended) == (8, "hours spent")
     with pytest.raises(ValueError, match="seeds = 0"):
         run_rounds(Paired(), "full", trainer(0, 0.45, []), seeds=0)
+
+
+class Three(Paired):
+    """The third setting is far better than the first, which the first look decides; the second is as the first."""
+
+    def trials(self, preset: str) -> list[Trial]:
+        return seeds([Trial(lr=lr) for lr in (0.1, 0.2, 0.3)], 3)
+
+    def analyse(self, done: Sequence[Done]) -> Outcome:
+        first, second, third = ([d for d in done if d.trial.lr == lr] for lr in (0.1, 0.2, 0.3))
+        return Outcome([], [
+            Claim("better/second", "me", "loss", 0.0, gap(second, first, "test_loss"), "above"),
+            Claim("better/third", "me", "loss", 0.0, gap(third, first, "test_loss"), "above"),
+        ])  # fmt: skip
+
+
+def test_later_seeds_go_to_what_undecided_claims_depend_on() -> None:
+    def train(trials: Sequence[Trial]) -> list[Done]:
+        asked.extend(trials)
+        found = []
+        for trial in trials:
+            noise = float(np.random.default_rng([trial.seed, round(10 * trial.lr)]).normal())
+            found.append(Done(Result(trial, "finished", 1, {"test_loss": noise + 1000 * (trial.lr == 0.3)})))
+        return found
+
+    asked: list[Trial] = []
+    found = run_rounds(Three(), "full", train)
+    assert (found.seeds, found.ended) == (20, "seeds spent")
+    assert {lr: sum(t.lr == lr for t in asked) for lr in (0.1, 0.2, 0.3)} == {0.1: 20, 0.2: 20, 0.3: 3}
+    assert {c.name: (c.measured.count, c.verdict) for c in found.outcome.claims} == {
+        "better/second": (20, "undecided"), "better/third": (3, "agrees"),
+    }  # fmt: skip
 
 
 def test_what_two_seeds_say_is_not_decided() -> None:

@@ -165,7 +165,7 @@ def test_commands(tmp_path: Path) -> None:
     )
     assert done.exit_code == 0, done.output
     listed = CliRunner().invoke(app, ["lab", "workloads", "--json", *options])
-    (row,) = json.loads(listed.stdout)
+    row = next(iter(json.loads(listed.stdout)))
     assert (row["stored"], row["open"], row["next"]) == (1, 5, "coarse")
     page = tmp_path / "payoff.md"
     assert CliRunner().invoke(app, ["lab", "workloads", "payoff", str(page), *options]).exit_code == 0

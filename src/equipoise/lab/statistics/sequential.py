@@ -76,8 +76,8 @@ def decide(low: float, high: float, *, relation: str, expected: float, room: flo
         relation: the mean is "about" the expected number, "above" or "below" it.
         expected: the number.
         room: how far from it is still about it.
-        least: the smallest distance above or below that matters. An interval that leaves no room for it differs, even
-            if it does not leave out the expected number itself: the claimed effect would be too small to notice.
+        least: the smallest distance above or below that matters. An interval that leaves no room for it differs,
+            whether or not it leaves out the expected number itself: the effect is too small to notice.
 
     >>> [decide(*ends, relation="above", expected=0.0) for ends in ((0.1, 0.3), (-0.3, -0.1), (-0.1, 0.3))]
     ['agrees', 'differs', 'undecided']
@@ -85,6 +85,8 @@ def decide(low: float, high: float, *, relation: str, expected: float, room: flo
     ['agrees', 'differs', 'undecided']
     >>> [decide(-0.1, 0.1, relation="above", expected=0.0, least=least) for least in (0.0, 0.05, 0.2)]
     ['undecided', 'undecided', 'differs']
+    >>> decide(0.01, 0.02, relation="above", expected=0.0, least=0.05)
+    'differs'
     """
     if relation == "about":
         first, last = expected - room, expected + room
@@ -94,8 +96,6 @@ def decide(low: float, high: float, *, relation: str, expected: float, room: flo
         return "differs" if high < first or low > last else "undecided"
     if low == high == expected and not least:
         return "undecided"  # exactly as expected, neither above nor below
-    if low == high == expected:
-        return "differs"
-    above = "agrees" if low >= expected else "differs" if high < expected + least else "undecided"
-    below = "agrees" if high <= expected else "differs" if low > expected - least else "undecided"
+    above = "differs" if high < expected + least else "agrees" if low >= expected else "undecided"
+    below = "differs" if low > expected - least else "agrees" if high <= expected else "undecided"
     return above if relation == "above" else below

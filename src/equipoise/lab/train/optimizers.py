@@ -15,7 +15,7 @@ from equipoise.lab.models import Walk
 from equipoise.lab.train.schedules import shapes
 from equipoise.lab.train.switching import BothSchedules, Maker, switch
 from equipoise.lab.train.trial import Trial
-from equipoise.optim import Switch
+from equipoise.optim import Switch, rotational
 from equipoise.schedules import Schedule, Scheduler
 
 
@@ -129,7 +129,8 @@ def make(trial: Trial, model: nn.Module) -> tuple[torch.optim.Optimizer, Schedul
     Args:
         trial: what to make. `optimizer_options["roles"]` has options for roles, as `eq.param_groups` takes them.
             `optimizer_options["curves"]` has curves, as `Schedule.to_dict` gives them, by hyperparameter: factors on
-            what it would be without.
+            what it would be without. `optimizer_options["twin"]` makes the rotational twin of what the rest says:
+            `follow`, the plain optimizer's forecast or, if false, its equilibrium, and `gains`.
         model: whose parameters.
     """
     options = trial.optimizer_options
@@ -140,6 +141,8 @@ def make(trial: Trial, model: nn.Module) -> tuple[torch.optim.Optimizer, Schedul
     if decay is not None:
         curves["weight_decay"] = decay * curves["weight_decay"] if "weight_decay" in curves else decay
     lr = shape * curves.pop("lr") if "lr" in curves else shape
+    if "twin" in options:
+        optimizer = _twin(model, optimizer, trial, lr, **options["twin"])
     if isinstance(optimizer, Switch):
         if curves:
             raise ValueError(f"curves of {', '.join(curves)}: must be left out of a switch, which has two optimizers")
@@ -147,8 +150,17 @@ def make(trial: Trial, model: nn.Module) -> tuple[torch.optim.Optimizer, Schedul
     return optimizer, Scheduler(optimizer, lr=lr, relative=True, **curves)
 
 
+def _twin(
+    model: nn.Module, plain: torch.optim.Optimizer, trial: Trial, lr: Schedule, *, follow: bool = True,
+    gains: bool = False,
+) -> torch.optim.Optimizer:  # fmt: skip
+    if follow:
+        return rotational(model, plain, steps=trial.steps, schedule=lr, gains=gains)
+    return rotational(model, plain, gains=gains)
+
+
 def of_groups(trial: Trial, groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
     """The optimizer of a trial for the groups of `eq.param_groups`, without its schedule."""
     maker = MAKERS[_check.choice("optimizer", trial.optimizer, MAKERS)]
-    options = {key: value for key, value in trial.optimizer_options.items() if key not in ("curves", "roles")}
+    options = {key: value for key, value in trial.optimizer_options.items() if key not in ("curves", "roles", "twin")}
     return maker(groups, lr=trial.lr, weight_decay=trial.weight_decay, **options)

@@ -123,14 +123,13 @@ class Trial:
         """Make a trial of its fields."""
         if not isinstance(fields, Mapping):
             raise ValueError(f"trial = {fields!r}: must be a table of fields")
-        known = [f.name for f in dataclasses.fields(cls)]
         for name in fields:
-            _check.choice("field", name, known)
+            _check.choice("field", name, FIELDS)
         return cls(**fields)
 
     def vary(self, changes: Mapping[str, Any]) -> Trial:
         """The same with some fields changed; an option by its path, as "model_options.width"."""
-        fields = dataclasses.asdict(self)
+        fields = {name: getattr(self, name) for name in FIELDS}
         for path, value in changes.items():
             name, _, option = path.partition(".")
             _check.choice("field", name, fields)
@@ -143,9 +142,13 @@ class Trial:
     def get(self, path: str) -> Any:
         """A field, or an option by its path; None where an option is not given."""
         name, _, option = path.partition(".")
-        _check.choice("field", name, [f.name for f in dataclasses.fields(self)])
+        _check.choice("field", name, FIELDS)
         value = getattr(self, name)
         return value.get(option) if option else value
+
+
+FIELDS = tuple(f.name for f in dataclasses.fields(Trial))
+"""Names of a trial's fields."""
 
 
 def _plain(name: str, value: Any) -> Any:

@@ -10,12 +10,14 @@ from equipoise.lab.workloads.policies import POLICIES, Policy
 from equipoise.lab.workloads.regret import Regret, regrets
 from equipoise.lab.workloads.store import StoredTrial
 from equipoise.lab.workloads.sweep import STAGES, best, planned
+from equipoise.lab.workloads.twins import TWINS
 
 __all__ = [
     "HALVES",
     "KINDS",
     "POLICIES",
     "STAGES",
+    "TWINS",
     "WORKLOADS",
     "Policy",
     "Regret",

@@ -33,6 +33,7 @@ class Workload:
         parameters: of the model.
         seconds: of a trial, about, until some are stored.
         proxy: the workload that tuned settings are moved from by rules for transfer, or "".
+        twin_of: the workload whose task it is by another optimizer, or "".
 
     >>> Workload("a", "choosing", "text", "", Trial(lr=1e-2, steps=100), (1e-2,), 1000, 10).decay(1e-2, 0.3)
     0.3
@@ -48,6 +49,7 @@ class Workload:
     parameters: int
     seconds: float = 30.0
     proxy: str = ""
+    twin_of: str = ""
 
     def __post_init__(self) -> None:
         _check.choice("half", self.half, HALVES)

@@ -34,6 +34,8 @@ _TUNED = _TEXT | {"model_options": SMALL | {"start": dataclasses.asdict(PRETRAIN
 
 _ADAMW, _LION, _MUON = (1e-3, 3e-3, 1e-2), (1e-4, 3e-4, 1e-3), (1e-2, 3e-2, 1e-1)
 _SGDM = (3e-2, 1e-1, 3e-1)
+GRIDS = {"adamw": _ADAMW, "lion": _LION, "muon": _MUON, "sgdm": _SGDM}
+"""Coarse learning rates by optimizer, where nothing else is known."""
 
 
 def _trial(shared: dict[str, Any], optimizer: str, **changes: Any) -> Trial:

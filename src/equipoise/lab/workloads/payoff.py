@@ -10,7 +10,7 @@ from typing import Any
 
 from equipoise.lab.report.claims import Stat, markdown
 from equipoise.lab.report.page import write_marked
-from equipoise.lab.workloads import floors, follow
+from equipoise.lab.workloads import duels, floors, follow, suggested
 from equipoise.lab.workloads.base import HALVES, Workload
 from equipoise.lab.workloads.catalogue import WORKLOADS
 from equipoise.lab.workloads.floors import Floors
@@ -19,6 +19,7 @@ from equipoise.lab.workloads.regret import Regret, regrets, tuned
 from equipoise.lab.workloads.run import read_all, status
 from equipoise.lab.workloads.store import STORED, Outcomes
 from equipoise.lab.workloads.sweep import best, others
+from equipoise.lab.workloads.twins import TWINS
 
 GROUPS = (
     [policy.name for policy in FIRST],
@@ -33,9 +34,14 @@ TITLE = "# Payoff\n"
 
 
 def write(page: Path, folder: Path = STORED) -> None:
-    """Write the marked part of the page, and what findings paid for the planner; make the page where there is none."""
+    """Write the marked parts of the page and of suggest.md beside it, and what the planner quotes."""
     if folder == STORED:
         follow.write(follow.pairs(read_all(folder)))
+        duels.write(read_all(folder))
+        costs = suggested.costs(read_all(folder))
+        suggested.write(costs)
+        if (beside := page.with_name("suggest.md")).exists():
+            suggested.write_page(costs, beside)
     if not page.exists():
         page.write_text(TITLE, encoding="utf-8")
     write_marked(page, MARK, content(folder))
@@ -49,11 +55,12 @@ def content(folder: Path = STORED) -> str:
     trials = sum(map(len, every.values()))
     hours = sum(one.seconds for outcomes in every.values() for one in outcomes.values()) / 3600
     made = sorted({one.versions for outcomes in every.values() for one in outcomes.values()})
-    floor = floors.read(folder)
+    floor, twins = floors.read(folder), sum(bool(every[name]) for name in TWINS)
+    fights, curves = duels.duels(every), duels.schedules(every)
     best_rows = [best_row(w, every[name], floor, stages[name]) for name, w in WORKLOADS.items()]
     parts = [
-        f"{trials} stored trials of {len(WORKLOADS)} workloads, {hours:.1f} hours of training on one busy core; the "
-        f"grids of {len(settings)} are done. Made with {'; '.join(made) or 'nothing yet'}. To repeat: "
+        f"{trials} stored trials of {len(WORKLOADS)} workloads and {twins} twins, {hours:.1f} hours of training on one "
+        f"busy core; the grids of {len(settings)} are done. Made with {'; '.join(made) or 'nothing yet'}. To repeat: "
         "`equipoise lab workloads sweep`, then `equipoise lab workloads payoff docs/payoff.md`.",
         "## What each policy costs\n\n"
         "Regret: how far the test loss is above that of the sweep's best setting, in percent, over the workloads that "
@@ -63,6 +70,17 @@ def content(folder: Path = STORED) -> str:
         "Every stored trial of the first seed is planned. Where a finding asks for a change, and the changed setting "
         "was trained too, the two are a pair: how far the second's test loss is above the first's, in percent.",
         markdown(follow.rows(follow.pairs(every))) or "None yet.",
+        "## Which optimizer\n\n"
+        "The same task, steps, schedule and lr·wd·T. The first has three lrs, the best on validation between two "
+        "neighbours. So has the second where its lrs are 3; fewer are to its disadvantage, and its loss is then an "
+        "upper bound. Percent: how far the second's test loss is above the first's. The equivalent lr is the "
+        "second's with the memory and norms of the first's best; its regret is what the nearest lr of the grid costs.",
+        markdown(duels.duel_rows(fights)) or "None yet.",
+        "## Which schedule\n\n"
+        "The best setting of the grid, which has a cosine to 0, with another schedule and nothing else changed: how "
+        "far the test loss is above the cosine's, in percent. Equal memory is [memory-article] Eq. 16; where "
+        "decay is weak it is nearly constant.",
+        markdown(duels.schedule_rows(curves)) or "None yet.",
         "## The best of each sweep\n\n"
         "Chosen on validation; the test loss is a mean ± standard deviation over the seeds that there are. The "
         "baseline is the better of what needs no network: frequencies, the bigram table of text and pairs, the linear "

@@ -125,6 +125,31 @@ def _moved(code: str) -> Choose:
     return choose
 
 
+USUAL, MORE = 0.1, 30.0
+"""The usual weight decay, and how many times it [kim2025] found best where data repeats, at the most."""
+
+
+def _repeated(workload: Workload, _: Tuned) -> Trial | None:
+    """The habit's lr with 30 times the usual decay, where data repeats."""
+    if workload.trial.optimizer != "adamw" or workload.epochs <= 2 or workload.kind == "fine-tuning":
+        return None
+    return workload.at(HABITS["adamw"][0][0], USUAL * MORE)
+
+
+def _beta2_by_tokens(workload: Workload, known: Tuned) -> Trial | None:
+    """The proxy's best setting, and a β2 that averages over as many tokens."""
+    if workload.proxy not in known:
+        return None
+    from equipoise.lab.workloads.catalogue import WORKLOADS
+
+    ratio = workload.trial.batch_size / WORKLOADS[workload.proxy].trial.batch_size
+    if ratio == 1:
+        return None
+    best = known[workload.proxy]
+    first, second = best.optimizer_options["betas"]
+    return workload.at(best.lr, best.weight_decay, optimizer_options={"betas": [first, round(second**ratio, 6)]})
+
+
 def _width(workload: Workload) -> float:
     from equipoise.lab.models.gpt import SIZES
 
@@ -166,6 +191,20 @@ def _followed(first: Policy) -> Policy:
 FOLLOWED = tuple(_followed(first) for first in FIRST)
 """What needs no thought, after the plan's findings; trained right after it."""
 
+
+def suggested(workload: Workload, _: Tuned) -> Trial | None:
+    """lr, weight decay and betas of `eq.suggest`; what Muon leaves to AdamW stays as the workload has it."""
+    from equipoise.lab.workloads.plans import plan_of, read
+    from equipoise.planner.suggestion import OPTIMIZERS, suggest_setting
+
+    if workload.trial.optimizer not in OPTIMIZERS or workload.name not in read():
+        return None
+    found = suggest_setting(plan_of(workload, workload.at(workload.lrs[0], 1e-3)).setting)
+    betas = list(found.setting.groups[found.setting.main_group].dynamics.betas)
+    options = {"betas": betas} if found.optimizer == "adamw" else {}
+    return workload.at(found.lr, found.weight_decay, optimizer_options={**workload.trial.optimizer_options, **options})
+
+
 RULES = (
     *(
         Policy(f"{code}, habit's lr", advice.RULES[code].says, _timescale(rule, tuned=False))
@@ -175,6 +214,10 @@ RULES = (
         Policy(f"{code}, best lr", advice.RULES[code].says, _timescale(rule, tuned=True))
         for code, rule in _TIMESCALES.items()
     ),
+    Policy("repeated-decay, habit's lr", "30 times the usual decay where data repeats", _repeated),
+    Policy(
+        "beta2-tokens from proxy", "β2' = β2^(batch ratio), so that v averages over as many tokens", _beta2_by_tokens
+    ),
     Policy("proxy's setting as it is", "the best setting of a workload that differs in one respect", _kept),
     *(
         Policy(f"{code} from proxy", advice.RULES[code].says, _moved(code))
@@ -182,6 +225,9 @@ RULES = (
     ),
 )
 """The rules of `equipoise.theory.advice`, each as its source has it."""
+
+SUGGEST = Policy("suggest", "`eq.suggest` without a pilot", suggested)
+"""Judged between stored trials (`suggested`), and so not among those that sweeps train."""
 
 POLICIES = {policy.name: policy for policy in (*FIRST, *FOLLOWED, *RULES)}
 """By name, in the order of tables. One's own may be added."""

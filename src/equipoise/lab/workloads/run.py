@@ -20,6 +20,7 @@ from equipoise.lab.workloads.catalogue import WORKLOADS
 from equipoise.lab.workloads.regret import tuned
 from equipoise.lab.workloads.store import STORED, Outcomes
 from equipoise.lab.workloads.sweep import STAGES, missing, planned
+from equipoise.lab.workloads.twins import TWINS, find
 
 
 @final
@@ -58,8 +59,8 @@ Tell = Callable[[Next, int, float, float], None]
 
 
 def read_all(folder: Path = STORED) -> dict[str, Outcomes]:
-    """The stored trials of every workload."""
-    return {name: store.read(workload, folder) for name, workload in WORKLOADS.items()}
+    """The stored trials of every workload and twin."""
+    return {name: store.read(workload, folder) for name, workload in (WORKLOADS | TWINS).items()}
 
 
 def cost(workload: Workload, known: Outcomes) -> float:
@@ -77,11 +78,11 @@ def queue(names: Sequence[str], every: Mapping[str, Outcomes]) -> list[Next]:
     """
     settings, found = tuned(every), list[Next]()
     for name in names:
-        workload, known = WORKLOADS[_check.choice("workload", name, WORKLOADS)], every[name]
+        workload, known = find(name), every[name]
         seconds = cost(workload, known)
         plan = planned(workload, known, settings)
         found += [Next(workload, stage, trial, seconds) for stage, trial in missing(plan, known)]
-    place = {name: number for number, name in enumerate(WORKLOADS)}
+    place = {name: number for number, name in enumerate(WORKLOADS | TWINS)}
     return sorted(found, key=lambda n: (n.stage, n.seconds, place[n.workload.name]))
 
 
@@ -91,8 +92,8 @@ def status(names: Sequence[str], every: Mapping[str, Outcomes]) -> list[Status]:
     for name in names:
         own = [n for n in ahead if n.workload.name == name]
         stage = STAGES[min(n.stage for n in own)] if own else "done"
-        seconds = cost(WORKLOADS[name], every[name])
-        found.append(Status(WORKLOADS[name], len(every[name]), len(own), stage, seconds))
+        seconds = cost(find(name), every[name])
+        found.append(Status(find(name), len(every[name]), len(own), stage, seconds))
     return found
 
 

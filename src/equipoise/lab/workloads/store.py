@@ -98,8 +98,8 @@ def read(workload: Workload, folder: Path = STORED) -> Outcomes:
 def add(workload: Workload, outcomes: Iterable[StoredTrial], folder: Path = STORED) -> Outcomes:
     """Store trials besides those that there are, and give all; the file is whole at any time."""
     every = read(workload, folder) | {one.trial.key: one for one in outcomes if one.status in ENDED}
-    folder.mkdir(parents=True, exist_ok=True)
     file = folder / f"{workload.name}.jsonl"
+    file.parent.mkdir(parents=True, exist_ok=True)
     part = file.with_suffix(".part")
     part.write_text("".join(f"{_line(workload, one)}\n" for _, one in sorted(every.items())), encoding="utf-8")
     part.replace(file)

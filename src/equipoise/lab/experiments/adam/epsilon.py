@@ -6,26 +6,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, final
 
-import numpy as np
-
-from equipoise.lab.experiments.base import Done, Experiment, Outcome
-from equipoise.lab.experiments.shared.checks import baseline, learnt
-from equipoise.lab.experiments.shared.sweep import Turning, apart, by_seed, cost, diverged, finished, seeds, stat, worse
-from equipoise.lab.experiments.shared.tasks import (
-    CIFAR,
-    DIGITS,
-    ENWIK8_BRIEF,
-    FASHION_BRIEF,
-    METRICS,
-    NEAR,
-    TASKS,
-    TEXT,
-    WIKITEXT,
-)  # fmt: skip
+from equipoise.lab.experiments.base import Done, Outcome
+from equipoise.lab.experiments.shared.checks import learnt
+from equipoise.lab.experiments.shared.figures import points
+from equipoise.lab.experiments.shared.measured import Rotates
+from equipoise.lab.experiments.shared.sweep import apart, by_seed, cost, diverged, finished, seeds, stat, worse
+from equipoise.lab.experiments.shared.tasks import METRICS, NEAR, TASKS, by_task, on_both
+from equipoise.lab.experiments.shared.watched import watched
 from equipoise.lab.report.claims import Claim, Stat
-from equipoise.lab.train.result import Result
 from equipoise.lab.train.trial import Trial
-from equipoise.monitor import Run
 from equipoise.schedules import exponential
 
 DEFAULT, RAISED, LOWERED = 1e-8, 1e-6, 1e-12
@@ -56,20 +45,16 @@ class _Size:
 
 
 SIZES = {
-    "smoke": _Size((
-        DIGITS.vary({"lr": 3e-3, "steps": 12, "model_options.width": 16}),
-        TEXT.vary({"lr": 4e-3, "steps": 12, "warmup": 2, "data_options.size": 20_000, "data_options.length": 32}),
-    ), (*STABLE, 1e-2), (1.0,), 1),
-    "small": _Size((DIGITS.vary({"lr": 3e-3, "steps": 200}), TEXT.vary({"lr": 4e-3, "steps": 120})), FIXED,
-                   (0.1, 1.0), 3),
-    "medium": _Size((FASHION_BRIEF, ENWIK8_BRIEF), STABLE, (0.1, 1.0), 3),
-    "full": _Size((CIFAR.vary({"lr": 5e-2}), WIKITEXT.vary({"lr": 5e-3})), FIXED, (0.01, 0.1, 1.0), 5),
+    "smoke": _Size(on_both("smoke", {"lr": 3e-3, "steps": 12}, {"lr": 4e-3}), (*STABLE, 1e-2), (1.0,), 1),
+    "small": _Size(on_both("small", {"lr": 3e-3, "steps": 200}, {"lr": 4e-3, "steps": 120}), FIXED, (0.1, 1.0), 3),
+    "medium": _Size(on_both("medium", {}, {}), STABLE, (0.1, 1.0), 3),
+    "full": _Size(on_both("full", {"lr": 5e-2}, {"lr": 5e-3}), FIXED, (0.01, 0.1, 1.0), 5),
 }  # fmt: skip
 """A trial for each task; ε for all; ε in units of √v; seeds."""
 
 
 @final
-class Epsilon(Experiment):
+class Epsilon(Rotates):
     """A sweep of ε, ε by the layer's own gradients against by the model's, schedules, and the limit of large ε."""
 
     name: ClassVar[str] = "epsilon"
@@ -80,9 +65,12 @@ class Epsilon(Experiment):
         "raised-unstable": "[notepad] 3.3, of other papers: raising ε to 1e-6 makes training less stable",
         "lowered-alike": "[notepad] 3.3, of other papers: lowering ε does no noticeable harm",
         "lowered-stable": "[notepad] 3.3, of other papers: lowering ε can make training more stable",
-        "own-better": "open question of [notepad] 3.2, 3.3: one ε for all parameters could be foolish, so that a "
-        "layer's own does better",
-        "scheduled": "open question of [notepad] 3.2: ε on a schedule; the hypothesis is that it changes nothing",
+        **by_task(
+            "own-better",
+            "open question of [notepad] 3.2, 3.3: one ε for all parameters could be foolish, so that a layer's own "
+            "does better",
+        ),
+        **by_task("scheduled", "open question of [notepad] 3.2: ε on a schedule; the hypothesis: it changes nothing"),
         "large-is-sgd": "theory, behind [notepad]'s 3.2 (ε scheduling is related to Adam2SGD): where ε is far above √v "
         "Adam is SGD with momentum, its lr times (1−β1)/ε",
     }
@@ -92,8 +80,7 @@ class Epsilon(Experiment):
         size = SIZES[preset]
         found = []
         for base in size.bases:
-            watch = {"every": max(2, base.steps // 40), "neurons": 0, "spectra": 0}
-            own = base.vary({"weight_decay": 0.1, "watch": watch, "optimizer_options.betas": BETAS})
+            own = watched(base.vary({"weight_decay": 0.1, "optimizer_options.betas": BETAS}))
             found += [own.vary({"optimizer_options.eps": eps}) for eps in size.fixed]
             found += [own.vary({"optimizer_options.eps": eps, "lr": HIGH * own.lr}) for eps in STABLE]
             found += [
@@ -109,10 +96,6 @@ class Epsilon(Experiment):
             huge = sgd.vary({"optimizer": "adamw_switches", "optimizer_options": options})
             found.append(huge.vary({"lr": SGD_LR * HUGE / (1 - MOMENTUM)}))
         return seeds(found, size.seeds)
-
-    def measure(self, result: Result, run: Run) -> dict[str, Any]:
-        """Rotation, and what is reached without a network."""
-        return {"turning": Turning.measure(run), "baseline": baseline(result.trial)}
 
     def analyse(self, done: Sequence[Done]) -> Outcome:
         """Each case against ε = 1e-8 at the same lr."""
@@ -150,10 +133,7 @@ class Epsilon(Experiment):
                 ("by layer", False, line[1], "by layer"), ("by model", False, line[1], "by model"),
             ):  # fmt: skip
                 own = sorted((n, stat(m, metric)) for (k, n, h), m in cases.items() if k == kind and h == high)
-                axis.errorbar(
-                    [n for n, _ in own], [s.mean for _, s in own], np.nan_to_num([s.std for _, s in own]), marker="o",
-                    ls="none" if len(own) < 2 else "-", capsize=3, label=label,
-                )  # fmt: skip
+                points(axis, dict(own), ls="none" if len(own) < 2 else "-", label=label)
             default = cases.get(("fixed", DEFAULT, False))
             if default:
                 line[1].axhline(stat(default, metric).mean, color="grey", lw=0.8, label="ε = 1e-8")
@@ -197,13 +177,13 @@ def _claims(task: str, cases: Mapping[Case, Sequence[Done]]) -> list[Claim]:
         if kind == "by layer":
             other = cases.get(("by model", number, False), [])
             claims.append(
-                Claim(f"own-better/{task}-{number:g}", "[notepad] 3.2, open",
+                Claim(f"own-better-{task}/{number:g}", "[notepad] 3.2, open",
                       f"share by which ε by layer is worse than by model, {number:g} of √v{at}", 0.0,
                       worse(cases[kind, number, False], other), "below", checks=checks, least=near)
             )  # fmt: skip
         elif kind in ("falling", "rising"):
             claims.append(
-                Claim(f"scheduled/{task}-{kind}", "[notepad] 3.2, open", f"share by which {kind} ε is worse than "
+                Claim(f"scheduled-{task}/{kind}", "[notepad] 3.2, open", f"share by which {kind} ε is worse than "
                                                                          f"1e-8{at}",
                       0.0, worse(cases[kind, number, False], fixed(DEFAULT)), tolerance=near, checks=checks)
             )  # fmt: skip

@@ -12,19 +12,10 @@ from equipoise._check import Array
 from equipoise.lab.experiments.adam import adam_walks
 from equipoise.lab.experiments.base import Done, Experiment, Outcome
 from equipoise.lab.experiments.shared.checks import baseline, fair
+from equipoise.lab.experiments.shared.figures import lr_axis, points
 from equipoise.lab.experiments.shared.sweep import best, by_seed, by_setting, diverged, finished, seeds, stat, worse
-from equipoise.lab.experiments.shared.tasks import (
-    CIFAR,
-    DIGITS,
-    ENWIK8_BRIEF,
-    FASHION_BRIEF,
-    METRICS,
-    NEAR,
-    TASKS,
-    TEXT,
-    WIKITEXT,
-)  # fmt: skip
-from equipoise.lab.experiments.shared.watched import hidden
+from equipoise.lab.experiments.shared.tasks import METRICS, NEAR, TASKS, by_task, on_both
+from equipoise.lab.experiments.shared.watched import hidden, watched
 from equipoise.lab.report.claims import Claim, Stat
 from equipoise.lab.train.result import Result
 from equipoise.lab.train.trial import Trial
@@ -36,6 +27,13 @@ PAIRS: tuple[Betas, ...] = ((0.9, 0.999), (0.9, 0.5))
 """Adam's default, and a second average so short that the order of the two matters on a random walk."""
 
 WALKS: tuple[Betas, ...] = ((0.9, 0.999), (0.9, 0.9), (0.9, 0.5))
+SHORT = 0.5
+"""A β2 that is small."""
+
+_ALIKE = (
+    "open question of [notepad] 3.4: is g/(√v + ε) alike for all early steps, so that the correction of the nested "
+    "average is 1 − β1^t, too?"
+)
 FIRST = 0.1
 """The share of the steps that are the first ones."""
 
@@ -45,7 +43,8 @@ OPENING = adam_walks.FIRST
 
 @dataclass(frozen=True)
 class _Size:
-    tasks: tuple[tuple[Trial, tuple[float, ...]], ...]
+    tasks: tuple[Trial, Trial]
+    lrs: tuple[tuple[float, ...], tuple[float, ...]]
     pairs: tuple[Betas, ...]
     walks: tuple[Betas, ...]
     width: int
@@ -54,19 +53,13 @@ class _Size:
 
 
 SIZES = {
-    "smoke": _Size((
-        (DIGITS.vary({"steps": 20, "model_options.width": 16}), (3e-3,)),
-        (TEXT.vary({"steps": 12, "warmup": 2, "data_options.size": 20_000, "data_options.length": 32}), (3e-3,)),
-    ), PAIRS, ((0.9, 0.5),), 32, 700, 1),
-    "small": _Size((
-        (DIGITS.vary({"steps": 200}), (1e-3, 3e-3, 1e-2)), (TEXT.vary({"steps": 120}), (2e-3, 4e-3, 8e-3)),
-    ), PAIRS, WALKS, 64, 1500, 3),
-    "medium": _Size((
-        (FASHION_BRIEF, (1e-3, 3e-3, 1e-2, 3e-2)), (ENWIK8_BRIEF, (5e-3, 1e-2, 2e-2, 4e-2)),
-    ), PAIRS, WALKS, 64, 1500, 3),
-    "full": _Size((
-        (CIFAR, (1e-3, 1e-2, 5e-2)), (WIKITEXT, (1e-3, 5e-3, 1e-2)),
-    ), (*PAIRS, (0.9, 0.95), (0.95, 0.95)), (*WALKS, (0.95, 0.95)), 128, 20_000, 5),
+    "smoke": _Size(on_both("smoke", {"steps": 20}, {}), ((3e-3,), (3e-3,)), PAIRS, PAIRS, 32, 700, 1),
+    "small": _Size(on_both("small", {"steps": 200}, {"steps": 120}), ((1e-3, 3e-3, 1e-2), (2e-3, 4e-3, 8e-3)),
+                   PAIRS, WALKS, 64, 1500, 3),
+    "medium": _Size(on_both("medium", {}, {}), ((1e-3, 3e-3, 1e-2, 3e-2), (5e-3, 1e-2, 2e-2, 4e-2)),
+                    PAIRS, WALKS, 64, 1500, 3),
+    "full": _Size(on_both("full", {}, {}), ((1e-3, 1e-2, 5e-2), (1e-3, 5e-3, 1e-2)),
+                  (*PAIRS, (0.9, 0.95), (0.95, 0.95)), (*WALKS, (0.95, 0.95)), 128, 20_000, 5),
 }  # fmt: skip
 """A trial for each task and its learning rates; betas; betas, width and steps of the walks; seeds."""
 
@@ -82,22 +75,21 @@ class NestedAdam(Experiment):
     source: ClassVar[str] = "[notepad] 3.2, 3.4; [theory] 1, 4"
     about: ClassVar[str] = "Normalise then average, or average then normalise: does the order matter?"
     statements: ClassVar[Mapping[str, str]] = {
-        "same": "open question of [notepad] 3.2: nested moving average against regular Adam, are they the same?",
-        "same-bias-term": "open question of [notepad] 3.4: is g/(√v + ε) alike for all early steps, so that the "
-        "correction of the nested average is 1 − β1^t, too?",
-        "walk": "theory: on a random walk the two settle alike for β2 near 1, and nested Adam at a smaller norm where "
-        "β2 is small (0.763 of Adam's at (.9, .5))",
+        **by_task("same", "open question of [notepad] 3.2: nested moving average against Adam, are they the same?"),
+        **by_task("same-bias-term", _ALIKE),
+        "same-bias-term-walk": f"{_ALIKE}; on a random walk, where β2 is near 1",
+        "same-bias-term-short": f"{_ALIKE}; on a random walk, where β2 is 0.5",
+        "walk": "theory: on a random walk the two settle alike where β2 is near 1",
+        "walk-short": "theory: on a random walk nested Adam settles at a smaller norm where β2 is small (0.763 of "
+        "Adam's at (.9, .5))",
     }
 
     def trials(self, preset: str) -> list[Trial]:
         """Both on every task, pair of betas and lr; settled walks; and walks watched from the first step on."""
         size = SIZES[preset]
         found = []
-        for base, lrs in size.tasks:
-            own = base.vary({
-                "optimizer": "adamw_switches", "weight_decay": 0.1,
-                "watch": {"every": max(2, base.steps // 50), "neurons": 0, "spectra": 0},
-            })  # fmt: skip
+        for base, lrs in zip(size.tasks, size.lrs, strict=True):
+            own = watched(base.vary({"optimizer": "adamw_switches", "weight_decay": 0.1}), 50)
             found += [
                 own.vary({"lr": lr, "optimizer_options": {"betas": betas, "nested": nested}})
                 for betas in size.pairs for lr in lrs for nested in (False, True)
@@ -131,7 +123,7 @@ class NestedAdam(Experiment):
         opening = by_setting([d for d in walks if d.trial.steps == OPENING], ["optimizer_options.betas"])
         for (betas,), members in opening.items():
             claims.append(
-                Claim(f"same-bias-term/walk-{betas[0]:g}-{betas[1]:g}", "[notepad] 3.4",
+                Claim(f"same-bias-term-{'short' if betas[1] <= SHORT else 'walk'}", "[notepad] 3.4",
                       f"first {OPENING} updates of nested Adam over those of an average of alike terms: walk, betas "
                       f"{betas}", 1.0,
                       Stat.of([float(_opening(d).mean()) for d in members]))
@@ -154,15 +146,10 @@ class NestedAdam(Experiment):
                     own = {k[2]: stat(v, metric) for k, v in nets.items() if k[0] == model and k[1] == betas
                            and k[3] == nested}  # fmt: skip
                     own = {lr: s for lr, s in own.items() if s.mean < limit}
-                    spread = np.nan_to_num([s.std for s in own.values()])
-                    axis.errorbar(
-                        list(own), [s.mean for s in own.values()], spread, color=colour, marker="o", capsize=3,
-                        ls="--" if nested else "-", label=f"{'nested' if nested else 'Adam'} {betas}",
-                    )  # fmt: skip
-            lrs = sorted({key[2] for key in nets if key[0] == model})
-            axis.set(xscale="log", xlabel="lr", title=f"{TASKS[model]}: {metric.replace('_', ' ')}")
-            axis.set_xticks(lrs, [f"{lr:g}" for lr in lrs])
-            axis.minorticks_off()
+                    label = f"{'nested' if nested else 'Adam'} {betas}"
+                    points(axis, own, color=colour, ls="--" if nested else "-", label=label)
+            lrs = {key[2] for key in nets if key[0] == model}
+            lr_axis(axis, lrs, xlabel="lr", title=f"{TASKS[model]}: {metric.replace('_', ' ')}")
             axis.legend(fontsize=7)
         for betas, sizes in outcome.curves["opening"].items():
             axes[2].plot(np.arange(1, len(sizes) + 1), sizes, "o-", ms=3, label=f"betas {betas}")
@@ -198,15 +185,15 @@ def _tasks(nets: Mapping[Any, list[Done]]) -> tuple[list[dict[str, Any]], list[C
                 _order(members): (members, {k: v for k, v in own.items() if k[1] == n})
                 for members, n in ((plain, False), (nested, True))
             }
-            part, at = f"{task}-{betas[0]:g}-{betas[1]:g}", f"{task}, betas {betas}"
+            part, at = f"{task}/{betas[0]:g}-{betas[1]:g}", f"{task}, betas {betas}"
             claims.append(
-                Claim(f"same/{part}", "[notepad] 3.2, open", f"share by which nested is worse, each at its best lr: "
+                Claim(f"same-{part}", "[notepad] 3.2, open", f"share by which nested is worse, each at its best lr: "
                                                              f"{at}",
                       0.0, worse(nested, plain), tolerance=NEAR[task], checks=fair(metric, "Adam", arms))
             )  # fmt: skip
             pairs = [(own[lr, True], own[lr, False]) for lr in dict.fromkeys(k[0] for k in own)]
             claims.append(
-                Claim(f"same-bias-term/{part}", "[notepad] 3.4, open",
+                Claim(f"same-bias-term-{part}", "[notepad] 3.4, open",
                       f"first tenth's updates of nested Adam over Adam's, mean over lr: {at}", 1.0, _early(pairs))
             )  # fmt: skip
     return rows, claims
@@ -269,7 +256,7 @@ def _walk_claims(betas: Any, plain: Sequence[Done], nested: Sequence[Done]) -> l
             nested, plain, lambda x, y, w=what, r=ratio: r * adam_walks.over_theory(x)[w] / adam_walks.over_theory(y)[w]
         )
         claims.append(
-            Claim(f"walk/{what}-{betas[0]:g}-{betas[1]:g}", "theory",
+            Claim(f"walk{'-short' if betas[1] <= SHORT else ''}/{what}-{betas[0]:g}-{betas[1]:g}", "theory",
                   f"settled {what} of nested Adam over Adam's: walk, betas {betas}", ratio, measured,
                   tolerance=tolerance)
         )  # fmt: skip

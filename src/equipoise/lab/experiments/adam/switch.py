@@ -8,8 +8,9 @@ from typing import Any, ClassVar, final
 
 import numpy as np
 
-from equipoise.lab.experiments.base import Done, Experiment, Outcome
-from equipoise.lab.experiments.shared.checks import baseline, inside, learnt, on_validation, rotates
+from equipoise.lab.experiments.base import Done, Outcome
+from equipoise.lab.experiments.shared.checks import inside, learnt, on_validation, rotates
+from equipoise.lab.experiments.shared.measured import Rotates
 from equipoise.lab.experiments.shared.noisy import NOISY, is_noisy, not_by_heart
 from equipoise.lab.experiments.shared.sweep import (
     Turning,
@@ -22,22 +23,11 @@ from equipoise.lab.experiments.shared.sweep import (
     stat,
     worse,
 )
-from equipoise.lab.experiments.shared.tasks import (
-    CIFAR,
-    DIGITS,
-    ENWIK8_BRIEF,
-    FASHION_BRIEF,
-    METRICS,
-    NEAR,
-    TASKS,
-    TEXT,
-    WIKITEXT,
-)  # fmt: skip
+from equipoise.lab.experiments.shared.tasks import METRICS, NEAR, TASKS, by_task, on_both
+from equipoise.lab.experiments.shared.watched import watched
 from equipoise.lab.report.claims import Claim
 from equipoise.lab.statistics import Check
-from equipoise.lab.train.result import Result
 from equipoise.lab.train.trial import Trial
-from equipoise.monitor import Run
 
 ALONE = {"adamw": "Adam", "sgdm": "SGD"}
 ORDERS = {"Adam, SGD": ("adamw", "sgdm"), "SGD, Adam": ("sgdm", "adamw")}
@@ -59,8 +49,15 @@ class _Size:
     seeds: int
 
 
-_DECAYS = {"vision": {"adamw": 10.0, "sgdm": 5e-3}, "text": {"adamw": 0.1, "sgdm": 0.0}}
-_CHOSEN = {"vision": {"adamw": 3e-3, "sgdm": 0.1}, "text": {"adamw": 4e-3, "sgdm": 0.03}}
+def _tasks(
+    bases: tuple[Trial, Trial], vision: dict[str, tuple[float, ...]], text: dict[str, tuple[float, ...]],
+    decays: tuple[dict[str, float], dict[str, float]], chosen: tuple[dict[str, float], dict[str, float]],
+) -> tuple[_Task, _Task]:  # fmt: skip
+    return _Task(bases[0], vision, decays[0], chosen[0]), _Task(bases[1], text, decays[1], chosen[1])
+
+
+_DECAYS = ({"adamw": 10.0, "sgdm": 5e-3}, {"adamw": 0.1, "sgdm": 0.0})
+_CHOSEN = ({"adamw": 3e-3, "sgdm": 0.1}, {"adamw": 4e-3, "sgdm": 0.03})
 """The best of the sweeps of each alone, at `small`."""
 
 _RATES = {"adamw": 1e-2, "sgdm": 0.1}
@@ -68,31 +65,26 @@ _SETTLING = _Task(NOISY, {n: (lr,) for n, lr in _RATES.items()}, {"adamw": 1.0, 
 """Noisy labels at a constant lr, with so much decay that both settle well before the end."""
 
 SIZES = {
-    "smoke": _Size((
-        _Task(DIGITS.vary({"steps": 24, "model_options.width": 16}), {"adamw": (3e-3,), "sgdm": (0.1,)},
-              _DECAYS["vision"], _CHOSEN["vision"]),
-        _Task(TEXT.vary({"steps": 12, "warmup": 2, "data_options.size": 20_000, "data_options.length": 32}),
-              {"adamw": (4e-3,), "sgdm": (0.03,)}, _DECAYS["text"], _CHOSEN["text"]),
+    "smoke": _Size(_tasks(
+        on_both("smoke", {"steps": 24}, {}), {"adamw": (3e-3,), "sgdm": (0.1,)}, {"adamw": (4e-3,), "sgdm": (0.03,)},
+        _DECAYS, _CHOSEN,
     ), _Task(NOISY.vary({"steps": 60, "data_options.samples": 4000}), _SETTLING.lrs, _SETTLING.decays, _RATES),
        (0.25, 0.5), 1),
-    "small": _Size((
-        _Task(DIGITS.vary({"steps": 240}), {"adamw": (1e-3, 3e-3, 1e-2), "sgdm": (0.03, 0.1, 0.3)},
-              _DECAYS["vision"], _CHOSEN["vision"]),
-        _Task(TEXT.vary({"steps": 120}), {"adamw": (2e-3, 4e-3, 8e-3), "sgdm": (0.01, 0.03, 0.1, 0.3)},
-              _DECAYS["text"], _CHOSEN["text"]),
+    "small": _Size(_tasks(
+        on_both("small", {"steps": 240}, {"steps": 120}), {"adamw": (1e-3, 3e-3, 1e-2), "sgdm": (0.03, 0.1, 0.3)},
+        {"adamw": (2e-3, 4e-3, 8e-3), "sgdm": (0.01, 0.03, 0.1, 0.3)}, _DECAYS, _CHOSEN,
     ), None, (0.25, 0.5), 3),
-    "medium": _Size((
-        _Task(FASHION_BRIEF, {"adamw": (1e-3, 3e-3, 1e-2, 3e-2), "sgdm": (0.01, 0.03, 0.1, 0.3)},
-              {"adamw": 0.1, "sgdm": 5e-4}, {"adamw": 3e-3, "sgdm": 0.03}),
-        _Task(ENWIK8_BRIEF.vary({"optimizer_options": {}}),
-              {"adamw": (5e-3, 1e-2, 2e-2), "sgdm": (0.03, 0.1, 0.3, 1.0)}, {"adamw": 0.1, "sgdm": 0.0},
-              {"adamw": 1e-2, "sgdm": 0.1}),
+    "medium": _Size(_tasks(
+        on_both("medium", {}, {"optimizer_options": {}}),
+        {"adamw": (1e-3, 3e-3, 1e-2, 3e-2), "sgdm": (0.01, 0.03, 0.1, 0.3)},
+        {"adamw": (5e-3, 1e-2, 2e-2), "sgdm": (0.03, 0.1, 0.3, 1.0)},
+        ({"adamw": 0.1, "sgdm": 5e-4}, {"adamw": 0.1, "sgdm": 0.0}),
+        ({"adamw": 3e-3, "sgdm": 0.03}, {"adamw": 1e-2, "sgdm": 0.1}),
     ), _SETTLING, (0.25, 0.5), 3),
-    "full": _Size((
-        _Task(CIFAR, {"adamw": (1e-2, 5e-2), "sgdm": (0.25, 0.5)}, {"adamw": 1e-2, "sgdm": 1e-4},
-              {"adamw": 5e-2, "sgdm": 0.5}),
-        _Task(WIKITEXT.vary({"optimizer_options": {}}), {"adamw": (1e-3, 5e-3), "sgdm": (0.1, 0.3, 1.0)},
-              {"adamw": 0.5, "sgdm": 0.0}, {"adamw": 5e-3, "sgdm": 0.1}),
+    "full": _Size(_tasks(
+        on_both("full", {}, {"optimizer_options": {}}), {"adamw": (1e-2, 5e-2), "sgdm": (0.25, 0.5)},
+        {"adamw": (1e-3, 5e-3), "sgdm": (0.1, 0.3, 1.0)}, ({"adamw": 1e-2, "sgdm": 1e-4}, {"adamw": 0.5, "sgdm": 0.0}),
+        ({"adamw": 5e-2, "sgdm": 0.5}, {"adamw": 5e-3, "sgdm": 0.1}),
     ), _SETTLING, (0.1, 0.25, 0.5, 0.75), 5),
 }  # fmt: skip
 """For each task: the trial, lrs and decay of both alone, the lrs that a switch has; the same where rotation settles;
@@ -100,16 +92,16 @@ when to switch; seeds."""
 
 
 @final
-class SwitchOver(Experiment):
+class SwitchOver(Rotates):
     """Each alone at its best lr, and both orders, switched at a share of the steps."""
 
     name: ClassVar[str] = "switch"
     source: ClassVar[str] = "[notepad] 3.2"
     about: ClassVar[str] = "Adam then SGD, or SGD then Adam: is either better than one alone?"
     statements: ClassVar[Mapping[str, str]] = {
-        "sgd-first": "[notepad] 3.2, of another paper: SGD2Adam has some advantage (taken here: over Adam alone)",
-        "adam-first": "open question of [notepad] 3.2: Adam2SGD; the hypothesis is that it beats SGD alone",
-        "adam-last": "hypothesis, from the two lines above: SGD2Adam beats Adam2SGD",
+        **by_task("sgd-first", "[notepad] 3.2, of another paper: SGD2Adam has some advantage (here: over Adam alone)"),
+        **by_task("adam-first", "open question of [notepad] 3.2: Adam2SGD; the hypothesis is that it beats SGD alone"),
+        **by_task("adam-last", "hypothesis, from the two above: SGD2Adam beats Adam2SGD"),
         "second-decides": "theory: norm and rotation relax to the second optimizer's own, so that late in the run "
         "layers rotate as if it had been alone",
     }
@@ -120,7 +112,7 @@ class SwitchOver(Experiment):
         found = []
         for task in (*size.tasks, *([size.settling] if size.settling else [])):
             steps = task.base.steps
-            base = task.base.vary({"watch": {"every": max(2, steps // 60), "neurons": 0, "spectra": 0}})
+            base = watched(task.base, 60)
             for name, lrs in task.lrs.items():
                 found += [base.vary({"optimizer": name, "lr": lr, "weight_decay": task.decays[name]}) for lr in lrs]
             for first, second in ORDERS.values():
@@ -133,10 +125,6 @@ class SwitchOver(Experiment):
                 at = size.at[:1] if task is size.settling else size.at
                 found += [own.vary({"optimizer_options": {**each, "at": round(x * steps)}}) for x in at]
         return seeds(found, size.seeds)
-
-    def measure(self, result: Result, run: Run) -> dict[str, Any]:
-        """Rotation, and what is reached without a network."""
-        return {"turning": Turning.measure(run), "baseline": baseline(result.trial)}
 
     def analyse(self, done: Sequence[Done]) -> Outcome:
         """Each alone at its best lr, and the switches against them."""
@@ -231,7 +219,7 @@ def _claims(
         against, statement = ("adamw", "sgd-first") if order == "SGD, Adam" else ("sgdm", "adam-first")
         where = f"{task}, switched at {at}"
         claims.append(
-            Claim(f"{statement}/{task}-{at}", "[notepad] 3.2", f"share by which {order} is worse than "
+            Claim(f"{statement}-{task}/{at}", "[notepad] 3.2", f"share by which {order} is worse than "
                                                                f"{ALONE[against]}: "
                   f"{where}", 0.0, worse(members, alone.get(against, [])), "below", checks=checks(against),
                   least=NEAR[task])
@@ -239,7 +227,7 @@ def _claims(
         other = switched.get(("Adam, SGD", at), [])
         if order == "SGD, Adam":
             claims.append(
-                Claim(f"adam-last/{task}-{at}", "hypothesis",
+                Claim(f"adam-last-{task}/{at}", "hypothesis",
                       f"share by which SGD, Adam is worse than Adam, SGD: {where}", 0.0, worse(members, other), "below",
                       checks=checks(*ALONE), least=NEAR[task])
             )  # fmt: skip

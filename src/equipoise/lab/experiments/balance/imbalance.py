@@ -6,16 +6,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, final
 
-import numpy as np
-
-from equipoise.lab.experiments.base import Done, Experiment, Outcome
-from equipoise.lab.experiments.shared.checks import baseline, fair
+from equipoise.lab.experiments.base import Done, Outcome
+from equipoise.lab.experiments.shared.checks import fair
+from equipoise.lab.experiments.shared.figures import points
+from equipoise.lab.experiments.shared.measured import Learns
 from equipoise.lab.experiments.shared.sweep import by_setting, gap, stat, tuned
 from equipoise.lab.experiments.shared.tasks import FASHION_BRIEF
-from equipoise.lab.report.claims import Claim, Stat
-from equipoise.lab.train.result import Result
+from equipoise.lab.report.claims import Claim
 from equipoise.lab.train.trial import Trial
-from equipoise.monitor import Run
 
 PATHS = ("model_options.width", "optimizer_options.portion", "optimizer_options.factor")
 LEAST = 0.005
@@ -55,7 +53,7 @@ weight decay, steps, seeds."""
 
 
 @final
-class Imbalance(Experiment):
+class Imbalance(Learns):
     """A portion p of the neurons of each layer rotates f times slower than the rest; lr tuned for each."""
 
     name: ClassVar[str] = "imbalance"
@@ -87,10 +85,6 @@ class Imbalance(Experiment):
             for seed in range(size.seeds)
         ]  # fmt: skip
 
-    def measure(self, result: Result, run: Run) -> dict[str, Any]:
-        """What is reached without a network."""
-        return {"baseline": baseline(result.trial)}
-
     def analyse(self, done: Sequence[Done]) -> Outcome:
         """Each setting at its best lr, by metric: at the lr for accuracy, losses would compare learning rates."""
         wide = max((d.trial.get("model_options.width") for d in done), default=0)
@@ -117,11 +111,7 @@ class Imbalance(Experiment):
             for axis, by, kept in zip(line, ("p", "f"), (("f", SLOW), ("p", HALF)), strict=True):
                 # Without imbalance, p = 0 and f = 1 are the same setting.
                 own = sorted((r for r in rows if r[kept[0]] == kept[1] or r["f"] == 1), key=lambda r: r[by])
-                stats: list[Stat] = [r[metric] for r in own]
-                axis.errorbar(
-                    [r[by] for r in own], [s.mean for s in stats], np.nan_to_num([s.std for s in stats]), marker="o",
-                    capsize=3, label="width " + str(wide),
-                )  # fmt: skip
+                points(axis, {r[by]: r[metric] for r in own}, label=f"width {wide}")
                 for row in narrow:
                     axis.axhline(row[metric].mean, color="tab:orange", ls="--", label=f"width {row['width']}, balanced")
                 label = "portion p that is 10 times slower" if by == "p" else "half is f times slower"

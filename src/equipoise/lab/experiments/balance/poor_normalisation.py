@@ -6,16 +6,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, final
 
-from equipoise.lab.experiments.base import Done, Experiment, Outcome
-from equipoise.lab.experiments.shared.checks import baseline, fair, learnt, rotates
+from equipoise.lab.experiments.base import Done, Outcome
+from equipoise.lab.experiments.shared.checks import fair, learnt, rotates
+from equipoise.lab.experiments.shared.figures import points
+from equipoise.lab.experiments.shared.measured import Rotates
 from equipoise.lab.experiments.shared.noisy import NOISY, is_noisy, not_by_heart
 from equipoise.lab.experiments.shared.sweep import Setting, Turning, best, by_seed, by_setting, gap, seeds, stat
 from equipoise.lab.experiments.shared.tasks import FASHION_BRIEF
+from equipoise.lab.experiments.shared.watched import watched
 from equipoise.lab.report.claims import Claim, Stat
 from equipoise.lab.statistics import Check
-from equipoise.lab.train.result import Result
 from equipoise.lab.train.trial import Trial
-from equipoise.monitor import Run
 
 SOURCE = "[kosson2024] Fig. 5 left"
 METRIC = "test_accuracy"
@@ -59,7 +60,7 @@ SIZES = {
 
 
 @final
-class PoorNormalisation(Experiment):
+class PoorNormalisation(Rotates):
     """A network with layer normalisation over lr; and balance, with layer and batch normalisation, on noisy labels."""
 
     name: ClassVar[str] = "poor-normalisation"
@@ -75,22 +76,14 @@ class PoorNormalisation(Experiment):
     def trials(self, preset: str) -> list[Trial]:
         """Both optimizers at every lr; and with both normalisations where gradients do not vanish, at a constant lr."""
         size, found = SIZES[preset], []
-        watch = {"every": max(2, size.base.steps // 30), "neurons": 16, "spectra": 0}
+        base, balance = watched(size.base, 30, neurons=16), watched(size.balance, 40, neurons=16)
         for lr in size.lrs:
-            for name in (PLAIN, VARIANT):
-                found.append(
-                    size.base.vary({"lr": lr, "optimizer": name, "watch": watch, "model_options.norm": "layer"})
-                )
-        watch = {**watch, "every": max(2, size.balance.steps // 40)}
+            found += [base.vary({"lr": lr, "optimizer": n, "model_options.norm": "layer"}) for n in (PLAIN, VARIANT)]
         found += [
-            size.balance.vary({"optimizer": name, "model_options.norm": norm, "watch": watch})
+            balance.vary({"optimizer": name, "model_options.norm": norm})
             for norm in ("layer", "batch") for name in (PLAIN, VARIANT)
         ]  # fmt: skip
         return seeds(found, size.seeds)
-
-    def measure(self, result: Result, run: Run) -> dict[str, Any]:
-        """Rotation of layers and neurons, and what is reached without a network."""
-        return {"turning": Turning.measure(run), "baseline": baseline(result.trial)}
 
     def analyse(self, done: Sequence[Done]) -> Outcome:
         """Accuracy and spread of rotation, lr by lr."""
@@ -112,10 +105,7 @@ class PoorNormalisation(Experiment):
         """Accuracy over lr, and the spread of rotation over neurons on noisy labels."""
         axes = figure.subplots(1, 2)
         for name, colour in ((PLAIN, "black"), (VARIANT, "tab:orange")):
-            kept = {lr: s for lr, s in outcome.curves[name].items() if s.count}
-            bars = [0.0 if s.count < 2 else s.std for s in kept.values()]
-            axes[0].errorbar(list(kept), [s.mean for s in kept.values()], bars, fmt="o-", color=colour, capsize=3,
-                             label=name)  # fmt: skip
+            points(axes[0], outcome.curves[name], color=colour, label=name)
         axes[0].set(title="layer normalisation: test accuracy", xlabel="lr", xscale="log")
         axes[0].legend()
         spread: dict[str, Stat] = {k: s for k, s in outcome.curves["spread"].items() if s.count}

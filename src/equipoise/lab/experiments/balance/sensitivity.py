@@ -8,14 +8,13 @@ from typing import Any, ClassVar, final
 
 import numpy as np
 
-from equipoise.lab.experiments.base import Done, Experiment, Outcome
-from equipoise.lab.experiments.shared.checks import baseline, learnt
+from equipoise.lab.experiments.base import Done, Outcome
+from equipoise.lab.experiments.shared.checks import learnt
+from equipoise.lab.experiments.shared.measured import Learns
 from equipoise.lab.experiments.shared.sweep import seeds, stat
 from equipoise.lab.experiments.shared.tasks import ENWIK8_BRIEF, FASHION_BRIEF
 from equipoise.lab.report.claims import Claim, Stat
-from equipoise.lab.train.result import Result
 from equipoise.lab.train.trial import Trial
-from equipoise.monitor import Run
 
 DEFAULT: dict[str, Any] = {"track": 0.99, "center": True, "granularity": "neuron"}
 """[kosson2024]'s: centred, by neuron."""
@@ -66,7 +65,7 @@ def cases(tracks: Sequence[float]) -> list[dict[str, Any]]:
 
 
 @final
-class Sensitivity(Experiment):
+class Sensitivity(Learns):
     """Rotational SGDM on a ResNet, rotational AdamW on a GPT."""
 
     name: ClassVar[str] = "sensitivity"
@@ -99,10 +98,6 @@ class Sensitivity(Experiment):
             base.vary({"optimizer_options": {**case, **({"betas": (0.9, 0.95)} if base is gpt else {})}, "seed": seed})
             for base in (resnet, gpt) for case in cases(size.tracks) for seed in range(size.seeds)
         ]  # fmt: skip
-
-    def measure(self, result: Result, run: Run) -> dict[str, Any]:
-        """What is reached without a network."""
-        return {"baseline": baseline(result.trial)}
 
     def analyse(self, done: Sequence[Done]) -> Outcome:
         """The metric of each case, and over that of the default with the same seed."""

@@ -30,15 +30,16 @@ class LinearRegression(Convex):
             "[notepad] 5.2 asks under which minimal conditions Muon has advantages; hypothesis: full batches of"
             " ill-conditioned features"
         ),
-        "noise": (
-            "theory: with full batches noise moves the optimum and nothing else; with mini-batches it is noise of the"
-            " gradient"
-        ),
+        "noise-full": "theory: with full batches noise moves the optimum and nothing else",
+        "noise-mini": "theory: with mini-batches noise is noise of the gradient",
         "gradient-rank": "[notepad] 5.2.1: G = VΣ²VᵀW − VΣUᵀY, so that the gradient has the features' spectrum",
-        "flatter": (
-            "[notepad] 5.2.1 means to study the SVD of the gradient over the steps; hypothesis: orthogonal steps leave"
-            " it flatter than SGD does"
-        ),
+        **{
+            f"flatter-{batch}": (
+                "[notepad] 5.2.1 means to study the SVD of the gradient over the steps; hypothesis: orthogonal steps"
+                f" leave it flatter than SGD does; with {words}"
+            )
+            for batch, words in (("full", "full batches"), ("mini", "mini-batches"))
+        },
         "floor": (
             "theory 8: the size of dualize(G) is not G's, so that at a constant lr Adam and Muon stop at a loss ∝ lr²,"
             " while SGD goes on"

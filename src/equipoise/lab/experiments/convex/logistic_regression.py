@@ -32,14 +32,16 @@ class LogisticRegression(Convex):
             "[notepad] 5.2 asks under which minimal conditions Muon has advantages; hypothesis: full batches of"
             " ill-conditioned features"
         ),
-        "noise": (
-            "theory: with full batches noise changes the problem alone; with mini-batches it is noise of the gradient"
-        ),
+        "noise-full": "theory: with full batches noise changes the problem alone",
+        "noise-mini": "theory: with mini-batches noise is noise of the gradient",
         "gradient-rank": "[notepad] 5.2.2: G = Xᵀ(P − Y)/N, so that the gradient has the features' spectrum",
-        "flatter": (
-            "[notepad] 5.2 means to study the SVD of the gradient over the steps; hypothesis: orthogonal steps leave it"
-            " flatter than SGD does"
-        ),
+        **{
+            f"flatter-{batch}": (
+                "[notepad] 5.2 means to study the SVD of the gradient over the steps; hypothesis: orthogonal steps"
+                f" leave it flatter than SGD does; with {words}"
+            )
+            for batch, words in (("full", "full batches"), ("mini", "mini-batches"))
+        },
         "floor": (
             "theory 8: the size of dualize(G) is not G's, so that at a constant lr Adam and Muon stop at a loss ∝ lr²"
             " near the optimum, while SGD goes on"

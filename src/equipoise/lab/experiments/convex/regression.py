@@ -16,7 +16,8 @@ import numpy as np
 from equipoise._check import Array
 from equipoise.lab.experiments.base import Done, Experiment, Outcome
 from equipoise.lab.experiments.shared.checks import inside
-from equipoise.lab.experiments.shared.sweep import by_setting, seeds, tuned
+from equipoise.lab.experiments.shared.figures import points
+from equipoise.lab.experiments.shared.sweep import by_setting, finished, seeds, tuned
 from equipoise.lab.report.claims import Claim, Stat
 from equipoise.lab.statistics import Check
 from equipoise.lab.train.result import Result
@@ -162,11 +163,12 @@ class Convex(Experiment):
         """A row for each setting and optimizer at its best lr."""
         chosen = self.best(done)
         seen = {
-            key: [_Seen(*self.left(d), d.measured["steps"], d.measured["rank"]) for d in members]
-            for key, members in chosen.items()
+            key: {d.trial.seed: _Seen(*self.left(d), d.measured["steps"], d.measured["rank"]) for d in finished(own)}
+            for key, own in chosen.items()
         }
         rows = []
-        for (setting, name), each in seen.items():
+        for (setting, name), found in seen.items():
+            each = list(found.values())
             rows.append({
                 **setting._asdict(), "optimizer": name, "best lr": chosen[setting, name][0].trial.lr,
                 "log10 left": Stat.of([s.last for s in each]),
@@ -180,7 +182,7 @@ class Convex(Experiment):
         return Outcome(rows, [*self.claims(seen, grid), *self.floors(flat)], {"seen": seen})
 
     def claims(
-        self, seen: Mapping[tuple[Problem, str], Sequence[_Seen]], grid: Mapping[tuple[Problem, str], Check]
+        self, seen: Mapping[tuple[Problem, str], Mapping[int, _Seen]], grid: Mapping[tuple[Problem, str], Check]
     ) -> list[Claim]:
         """Of the sweep; each needs the best learning rates of what it compares inside their grids."""
         settings = sorted({key[0] for key in seen})
@@ -191,47 +193,52 @@ class Convex(Experiment):
         low, high = conditions[0], conditions[-1]
         used: list[Check] = []  # by the values of the next claim
 
-        def at(name: str, condition: float, batch: str = "full", noise: float = noises[0], what: str = "last") -> Array:
+        def at(
+            name: str, condition: float, batch: str = "full", noise: float = noises[0], what: str = "last"
+        ) -> dict[int, float]:
             key = (Problem(batch, condition, noise), name)
             used.append(grid[key])
-            return np.array([getattr(s, what) for s in seen[key]])
+            return {seed: getattr(s, what) for seed, s in seen[key].items()}
 
-        def gain(over: str, condition: float, batch: str = "full") -> Array:
-            return at("muon", condition, batch) - at(over, condition, batch)
+        def less(a: dict[int, float], b: dict[int, float]) -> dict[int, float]:
+            return {seed: a[seed] - b[seed] for seed in a if seed in b}
 
-        def claim(name: str, what: str, values: Array, relation: str, **own: Any) -> Claim:
+        def gain(over: str, condition: float, batch: str = "full") -> dict[int, float]:
+            return less(at("muon", condition, batch), at(over, condition, batch))
+
+        def claim(name: str, what: str, values: dict[int, float], relation: str, **own: Any) -> Claim:
             source = "theory" if self.statements[name.partition("/")[0]].startswith("theory") else self.source
             checks = list(dict.fromkeys(used))
             used.clear()
-            return Claim(name, source, what, 0.0, Stat.of(list(values)), relation, **own, checks=checks)
+            return Claim(name, source, what, 0.0, Stat.of(list(values.values())), relation, **own, checks=checks)
 
         found = []
         for name in OPTIMIZERS:
             what = f"decades left by {name}, condition {high:g} less {low:g}"
-            found.append(claim(f"condition/{name}", what, at(name, high) - at(name, low), "above"))
+            found.append(claim(f"condition/{name}", what, less(at(name, high), at(name, low)), "above"))
         for over in ("sgdm", "adamw"):
             what = f"decades left by Muon less {over}"
             found += [
                 claim(f"muon-conditions/{over}-ill", f"{what}, full batch, condition {high:g}", gain(over, high),
                       "below"),
                 claim(f"muon-conditions/{over}-grows", f"the same less that at condition {low:g}",
-                      gain(over, high) - gain(over, low), "below"),
+                      less(gain(over, high), gain(over, low)), "below"),
                 claim(f"muon-conditions/{over}-batch", "the same less that of mini-batches",
-                      gain(over, high) - gain(over, high, "mini"), "below"),
+                      less(gain(over, high), gain(over, high, "mini")), "below"),
             ]  # fmt: skip
         for name, batch in product(OPTIMIZERS, ("full", "mini")):
-            change = at(name, high, batch, noises[1]) - at(name, high, batch)
+            change = less(at(name, high, batch, noises[1]), at(name, high, batch))
             relation, own = ("about", {"tolerance": 0.3}) if batch == "full" else ("above", {})
             what = f"decades left by {name}, {batch} batch, noise {noises[1]:g} less {noises[0]:g}"
-            found.append(claim(f"noise/{name}-{batch}", what, change, relation, **own))
-        first = at("muon", high, what="first") - at("muon", low, what="first")
+            found.append(claim(f"noise-{batch}/{name}", what, change, relation, **own))
+        first = less(at("muon", high, what="first"), at("muon", low, what="first"))
         used.clear()  # no learning rate has come in by then
         what = f"effective rank of the first gradient, condition {high:g} less {low:g}"
         found.append(claim("gradient-rank", what, first, "below"))
         for batch in ("full", "mini"):
-            flatter = at("muon", high, batch, what="late") - at("sgdm", high, batch, what="late")
+            flatter = less(at("muon", high, batch, what="late"), at("sgdm", high, batch, what="late"))
             what = f"late effective rank of the gradient, condition {high:g}, {batch} batch, Muon's less SGD's"
-            found.append(claim(f"flatter/{batch}", what, flatter, "above"))
+            found.append(claim(f"flatter-{batch}", what, flatter, "above"))
         return found
 
     def floors(self, done: Sequence[Done]) -> list[Claim]:
@@ -252,21 +259,18 @@ class Convex(Experiment):
 
     def draw(self, outcome: Outcome, figure: Any) -> None:
         """Loss left and rank of the gradient over the steps, at the highest condition number; loss left over it."""
-        seen: Mapping[tuple[Problem, str], Sequence[_Seen]] = outcome.curves["seen"]
+        seen: Mapping[tuple[Problem, str], Mapping[int, _Seen]] = outcome.curves["seen"]
         noise, high = min(s.noise for s, _ in seen), max(s.condition for s, _ in seen)
         axes = figure.subplots(2, 3)
         colours = dict(zip(OPTIMIZERS, ("tab:blue", "tab:orange", "tab:green"), strict=True))
         for row, batch in zip(axes, ("full", "mini"), strict=True):
             for name, colour in colours.items():
-                for one in seen.get((Problem(batch, high, noise), name), ()):
+                for one in seen.get((Problem(batch, high, noise), name), {}).values():
                     row[0].semilogy(one.steps, one.left, color=colour, lw=1)
                     row[1].plot(one.rank_steps, one.rank, color=colour, lw=1)
-                points = {s.condition: v for (s, n), v in seen.items() if (s.batch, s.noise, n) == (batch, noise, name)}
-                ends = [Stat.of([one.last for one in points[c]]) for c in sorted(points)]
-                row[2].errorbar(
-                    sorted(points), [e.mean for e in ends], [np.nan_to_num(e.std) for e in ends],
-                    color=colour, marker="o", capsize=2, label=name,
-                )  # fmt: skip
+                ends = {s.condition: v for (s, n), v in seen.items() if (s.batch, s.noise, n) == (batch, noise, name)}
+                points(row[2], {c: Stat.of([one.last for one in ends[c].values()]) for c in sorted(ends)}, color=colour,
+                       label=name)  # fmt: skip
             row[0].set(title=f"loss left, {batch} batch, condition {high:g}", xlabel="step")
             row[1].set(title=f"effective rank of the gradient, {batch}", xlabel="step")
             row[2].set(title=f"log10 loss left at the end, {batch}", xlabel="condition number", xscale="log")

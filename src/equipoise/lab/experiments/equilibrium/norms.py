@@ -22,7 +22,8 @@ from equipoise.monitor import Run
 from equipoise.theory import Forecast, effective_lr, forecast, norm_over_time, stationary
 
 SOURCE = "[norm-note]"
-OPTIMIZERS = ("ngd", "adamw", "muon")
+NAMES = {"ngd": "normalised GD", "adamw": "AdamW", "muon": "Muon"}
+OPTIMIZERS = tuple(NAMES)
 OPTIONS: dict[str, dict[str, Any]] = {"muon": {"momentum": 0.95, "nesterov": False, "scale": "none"}}
 SYSTEMS = {"walk": "linear.weight", "mlp": "body.1.weight"}
 """The tensor that is followed: in the system of [kosson2024] appendix J, in a batch-normalised network."""
@@ -62,8 +63,15 @@ class Norms(Experiment):
     source: ClassVar[str] = "[norm-note]"
     about: ClassVar[str] = "Norms grow as √t without decay and relax with it; effective lr falls as 1/√t or settles."
     statements: ClassVar[Mapping[str, str]] = {
-        "grows": "[norm-note]: without decay norms grow as √t, and the effective lr falls as 1/√t",
-        "relaxes": "[norm-note]: with decay norms relax to √(η/(λ(2 − ηλ)))·U, and the effective lr to √(2ηλ)",
+        **{
+            f"grows-{name}": f"[norm-note]: without decay norms grow as √t, and the effective lr falls as 1/√t; {word}"
+            for name, word in NAMES.items()
+        },
+        **{
+            f"relaxes-{name}": "[norm-note]: with decay norms relax to √(η/(λ(2 − ηλ)))·U, and the effective lr to "
+            f"√(2ηλ); {word}"
+            for name, word in NAMES.items()
+        },
         "momentum": "theory: the effective lr settles at √(2ηλ) times momentum's factor, which the note leaves out",
         "size": "[norm-note]: AdamW's updates have 0.2 as root mean square",
     }
@@ -239,11 +247,11 @@ class _Case:
 def _claims(
     system: str, name: str, decays: bool, row: dict[str, Any], checks: Sequence[Check]
 ) -> list[Claim]:  # fmt: skip
-    where, what = f"{system}-{name}", "relaxes" if decays else "grows"
+    where, what = f"{system}-{name}", f"{'relaxes' if decays else 'grows'}-{name}"
     of = f"of {name} on the {system}, {'with' if decays else 'without'} decay"
     found = [
-        Claim(f"{what}/{where}-norm", SOURCE, f"norm {of}, over the note's", 1.0, row["norm / note"], tolerance=0.1),
-        Claim(f"{what}/{where}-lr", SOURCE, f"effective lr {of}, over the note's", 1.0, row["effective lr / note"],
+        Claim(f"{what}/{system}-norm", SOURCE, f"norm {of}, over the note's", 1.0, row["norm / note"], tolerance=0.1),
+        Claim(f"{what}/{system}-lr", SOURCE, f"effective lr {of}, over the note's", 1.0, row["effective lr / note"],
               tolerance=0.1),
     ]  # fmt: skip
     if decays:
@@ -254,7 +262,7 @@ def _claims(
         )  # fmt: skip
     else:
         slope = row["slope of effective lr"]
-        found.append(Claim(f"grows/{where}-slope", SOURCE, f"slope of log effective lr {of}", -0.5, slope,
+        found.append(Claim(f"{what}/{system}-slope", SOURCE, f"slope of log effective lr {of}", -0.5, slope,
                            tolerance=0.1))  # fmt: skip
     if name == "adamw":
         end = "decay" if decays else "free"

@@ -12,9 +12,11 @@ from numpy.typing import NDArray
 from equipoise._check import Array
 from equipoise.lab.experiments.base import Done, Experiment, Outcome
 from equipoise.lab.experiments.shared.checks import baseline, inside, learnt
+from equipoise.lab.experiments.shared.figures import points
 from equipoise.lab.experiments.shared.noisy import NOISY, is_noisy, not_by_heart
 from equipoise.lab.experiments.shared.sweep import best, by_seed, by_setting, gap, seeds, stat
-from equipoise.lab.experiments.shared.tasks import CIFAR, DIGITS, ENWIK8_BRIEF, FASHION_BRIEF, TEXT, WIKITEXT
+from equipoise.lab.experiments.shared.tasks import BOTH, by_task
+from equipoise.lab.experiments.shared.watched import watched
 from equipoise.lab.report.claims import Claim, Stat
 from equipoise.lab.statistics import Check
 from equipoise.lab.train.result import Result
@@ -27,7 +29,8 @@ METRICS = {"vision": "test_accuracy", "text": "test_loss"}
 VARIANT = "rotational_adamw"
 FROZEN = {"gain": {"lr": 0.0}, "bias": {"lr": 0.0}}
 FLAT = {"vision": 0.01, "text": 0.05}
-"""How much worse than the best still counts as flat, of accuracy and of loss. Ours; [kosson2024] has a figure."""
+"""How much worse than the best still counts as flat, of accuracy and of loss, and more than which ends must be worse.
+Ours; [kosson2024] has a figure."""
 
 
 @dataclass(frozen=True)
@@ -57,20 +60,20 @@ class _Size:
 
 SIZES = {
     "smoke": _Size({
-        "vision": _Task(DIGITS.vary({"steps": 40, "model_options.width": 16}), 3e-2, (1e-3, 1e-2, 1.0)),
-        "text": _Task(TEXT.vary({"steps": 20, "data_options.size": 20_000}), 3e-2, (1e-3, 1e-2)),
+        "vision": _Task(BOTH["smoke"][0].vary({"steps": 40}), 3e-2, (1e-3, 1e-2, 1.0)),
+        "text": _Task(BOTH["smoke"][1].vary({"steps": 20, "warmup": 8, "data_options.length": 64}), 3e-2, (1e-3, 1e-2)),
     }, _Task(NOISY.vary({"steps": 200, "data_options.samples": 13_000}), 3e-2, (3e-3, 1e-2, 3e-2)), 1),
     "small": _Size({
-        "vision": _Task(DIGITS, 1e-2, (1e-4, 1e-3, 1e-2, 1e-1, 1.0)),
-        "text": _Task(TEXT, 1e-2, (3e-4, 3e-3, 3e-2, 3e-1)),
+        "vision": _Task(BOTH["small"][0], 1e-2, (1e-4, 1e-3, 1e-2, 1e-1, 1.0)),
+        "text": _Task(BOTH["small"][1], 1e-2, (3e-4, 3e-3, 3e-2, 3e-1)),
     }, _Task(NOISY, 1e-2, (1e-3, 3e-3, 1e-2, 3e-2, 1e-1)), 3),
     "medium": _Size({
-        "vision": _Task(FASHION_BRIEF, 1e-2, (1e-4, 1e-3, 3e-3, 1e-2, 3e-2, 1e-1, 1.0)),
-        "text": _Task(ENWIK8_BRIEF, 5e-3, (1e-3, 5e-3, 1e-2, 2e-2, 4e-2, 0.2)),
+        "vision": _Task(BOTH["medium"][0], 1e-2, (1e-4, 1e-3, 3e-3, 1e-2, 3e-2, 1e-1, 1.0)),
+        "text": _Task(BOTH["medium"][1], 5e-3, (1e-3, 5e-3, 1e-2, 2e-2, 4e-2, 0.2)),
     }, _Task(NOISY, 1e-2, (1e-3, 3e-3, 1e-2, 3e-2, 1e-1)), 3),
     "full": _Size({
-        "vision": _Task(CIFAR, 5e-4, (1e-4, 9e-4, 2.7e-3, 8.3e-3, 2.5e-2, 5e-2, 0.1, 0.3, 0.9)),
-        "text": _Task(WIKITEXT, 2.5e-3, (1e-4, 5e-4, 1e-3, 2e-3, 5e-3, 1e-2, 5e-2)),
+        "vision": _Task(BOTH["full"][0], 5e-4, (1e-4, 9e-4, 2.7e-3, 8.3e-3, 2.5e-2, 5e-2, 0.1, 0.3, 0.9)),
+        "text": _Task(BOTH["full"][1], 2.5e-3, (1e-4, 5e-4, 1e-3, 2e-3, 5e-3, 1e-2, 5e-2)),
     }, _Task(NOISY.vary({"steps": 8000, "data_options.samples": 600_000}), 1e-3,
              (1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 1e-1)), 5),
 }  # fmt: skip
@@ -85,8 +88,11 @@ class LrVsWd(Experiment):
     source: ClassVar[str] = "[kosson2024] Fig. 3 and 13"
     about: ClassVar[str] = "At constant lr·wd the settled rotation is the same; gains, biases and transients are not."
     statements: ClassVar[Mapping[str, str]] = {
-        "ends": "[kosson2024] Fig. 3, 13: at a constant product of lr and decay, very low and very high lr are worse",
-        "flat": "[kosson2024] Fig. 3, 13: near the best lr the result hardly depends on it",
+        **by_task(
+            "ends",
+            "[kosson2024] Fig. 3, 13: at a constant product of lr and decay, very low and very high lr are worse",
+        ),
+        **by_task("flat", "[kosson2024] Fig. 3, 13: near the best lr the result hardly depends on it"),
         "transient": "[kosson2024] Fig. 3, 13: at a low lr AdamW first rotates too slowly, at a high one too fast",
         "settled": "[kosson2024] Fig. 3, Table 1: once settled the rotation depends on the product alone",
         "frozen": "[kosson2024] Fig. 3: with gains and biases frozen the variant is as good as at the lowest lr "
@@ -98,8 +104,7 @@ class LrVsWd(Experiment):
         size, found = SIZES[preset], []
         for name, task in size.tasks.items():
             for lr in task.lrs:
-                watch = {"every": max(2, task.base.steps // 30), "neurons": 0, "spectra": 0}
-                plain = task.base.vary({"lr": lr, "weight_decay": task.product / lr, "watch": watch})
+                plain = watched(task.base.vary({"lr": lr, "weight_decay": task.product / lr}), 30)
                 turned = plain.vary({"optimizer": VARIANT})
                 if name == "text":
                     turned = turned.vary({"model_options.gains": True,
@@ -108,9 +113,8 @@ class LrVsWd(Experiment):
                 if name == "vision" and lr == _middle(task):
                     found.append(turned.vary({"optimizer_options.roles": FROZEN}))
         own = size.settling
-        watch = {"every": max(2, own.base.steps // 40), "neurons": 0, "spectra": 0}
         pairs = [*((lr, own.product / lr) for lr in own.lrs), (_middle(own), TIMES * own.product / _middle(own))]
-        found += [own.base.vary({"lr": lr, "weight_decay": decay, "watch": watch}) for lr, decay in pairs]
+        found += [watched(own.base).vary({"lr": lr, "weight_decay": decay}) for lr, decay in pairs]
         return seeds(found, size.seeds)
 
     def measure(self, result: Result, run: Run) -> dict[str, Any]:
@@ -161,11 +165,8 @@ class LrVsWd(Experiment):
         for line, task in zip(axes, (*SOURCES, NOISE), strict=True):
             for name, style in (("adamw", "o-"), (VARIANT, "s--")):
                 found, _ = outcome.curves.get(f"{task} {name}", ({}, {}))
-                kept = {lr: s for lr, s in found.items() if s.count}
-                if kept:
-                    line[0].errorbar(list(kept), [s.mean for s in kept.values()],
-                                     [0.0 if np.isnan(s.std) else s.std for s in kept.values()], fmt=style, label=name,
-                                     capsize=3)  # fmt: skip
+                if any(s.count for s in found.values()):
+                    points(line[0], found, fmt=style, marker=None, label=name)
             what = "late rotation" if task == NOISE else METRICS[task].replace("_", " ")
             line[0].set(title=f"{task}: {what}", xlabel="lr", xscale="log")
             _, paths = outcome.curves.get(f"{task} adamw", ({}, {}))
@@ -280,13 +281,13 @@ def _claims(
         other = best({(x,): v for x, v in sweep.items() if x != lr}, metric, lowest=task == "text")
         if other is not None and worse(other[0], lr).count:  # where all have diverged the row says so
             found.append(
-                Claim(f"ends/{task}-{name}-{end}", source,
+                Claim(f"ends-{task}/{name}-{end}", source,
                       f"{of}, how much worse at the {end}est lr than at the best other", 0.0,
-                      worse(other[0], lr), "above", checks=learns)
+                      worse(other[0], lr), "above", checks=learns, least=FLAT[task])
             )  # fmt: skip
     beside = [lrs[i] for i in (at - 1, at + 1) if 0 <= i < len(lrs)]
     near = min(beside, key=lambda lr: m if (m := worse(top[0], lr).mean) == m else np.inf)
-    found.append(Claim(f"flat/{task}-{name}", source, f"{of}, how much worse at the better neighbour of the best lr",
+    found.append(Claim(f"flat-{task}/{name}", source, f"{of}, how much worse at the better neighbour of the best lr",
                        0.0, worse(top[0], near), tolerance=FLAT[task],
                        checks=[*learns, inside(sweep[top[0]], {(x,): v for x, v in sweep.items()}, name)]))  # fmt: skip
     if name == "adamw":

@@ -9,15 +9,15 @@ from typing import Any, ClassVar, final
 
 import numpy as np
 
-from equipoise.lab.experiments.base import Done, Experiment, Outcome
-from equipoise.lab.experiments.shared.checks import baseline, inside, learnt, on_validation
+from equipoise.lab.experiments.base import Done, Outcome
+from equipoise.lab.experiments.shared.checks import inside, learnt, on_validation
+from equipoise.lab.experiments.shared.figures import lr_axis
+from equipoise.lab.experiments.shared.measured import Learns
 from equipoise.lab.experiments.shared.sweep import best, by_seed, by_setting, gap, seeds, stat
 from equipoise.lab.experiments.shared.tasks import ENWIK8_BRIEF, TEXT, WIKITEXT
 from equipoise.lab.report.claims import Claim
 from equipoise.lab.statistics import LOOKS, Check
-from equipoise.lab.train.result import Result
 from equipoise.lab.train.trial import Trial
-from equipoise.monitor import Run
 from equipoise.theory.advice import RULES, Change, Hyperparameters
 from equipoise.theory.advice import transfer as move
 
@@ -76,7 +76,7 @@ SIZES = {
 
 
 @final
-class TransferExperiment(Experiment):
+class TransferExperiment(Learns):
     """A sweep at the small size and at each target, and the best of the first moved to the others."""
 
     name: ClassVar[str] = "transfer"
@@ -89,7 +89,8 @@ class TransferExperiment(Experiment):
            for code, rule in RULES.items() if code in
            ("memory-steps", "epoch-timescale", "power-lines", "width-product", "width-root", "complete-p")},
         "beats-naive": "[theory] 9: rules that move weight decay beat those that move lr alone; here: the best of each",
-        "near-best": "[theory] 9: rules move a setting to near the best of the target; here: within 2 % of its loss",
+        **{f"near-best-{kind}": "[theory] 9: rules move a setting to near the best of the target; here: within 2 % of "
+           f"its loss; {kind} ×{FACTOR}" for kind in CHANGES},
     }  # fmt: skip
 
     def trials(self, preset: str) -> list[Trial]:
@@ -107,10 +108,6 @@ class TransferExperiment(Experiment):
         lower = [Hyperparameters(to.lr / FACTOR**0.5, to.weight_decay) for to in size.grid]
         found += [at("width", size.base, to, rest=top) for to in lower]
         return seeds(list({t.key: t for t in found}.values()), size.seeds)
-
-    def measure(self, result: Result, run: Run) -> dict[str, Any]:
-        """What is reached without a network."""
-        return {"baseline": baseline(result.trial)}
 
     def analyse(self, done: Sequence[Done]) -> Outcome:
         """Loss of every rule at each target, and how far it is from the best that was trained there."""
@@ -152,10 +149,10 @@ class TransferExperiment(Experiment):
                 above.annotate(
                     " ".join(numbers), place, xytext=(5, 4), textcoords="offset points", fontsize=8, color="red"
                 )
-            above.set(xscale="log", yscale="log", title=f"{kind} ×{FACTOR}", xlabel="lr", ylabel="weight decay")
             above.margins(0.2)
-            above.set_xticks(sorted(set(lr))[::2], [f"{x:.3g}" for x in sorted(set(lr))[::2]], fontsize=7)
-            above.minorticks_off()
+            lr_axis(above, sorted(set(lr))[::2], yscale="log", title=f"{kind} ×{FACTOR}", xlabel="lr",
+                    ylabel="weight decay")  # fmt: skip
+            above.tick_params(axis="x", labelsize=7)
             own = [row for row in outcome.rows if row["change"] == kind and row["rule"] in rules]
             bars = [row["regret"].std if row["regret"].count > 1 else 0.0 for row in own]
             below.barh(range(len(own)), [row["regret"].mean for row in own], xerr=bars, color="tab:blue")
@@ -267,7 +264,7 @@ def _claims(
         found.append(Claim(f"{name}/{kind}", RULES[name].source, f"{kind} ×{FACTOR}: test loss, {name} less unmoved",
                            0.0, gap(own, rules[UNMOVED], METRIC), "below", least=LEAST))  # fmt: skip
         near = by_seed(own, first, lambda a, b: a.result.metrics[METRIC] / b.result.metrics[METRIC])
-        found.append(Claim(f"near-best/{kind}-{name}", RULES[name].source, f"{kind} ×{FACTOR}: test loss, {name} over "
+        found.append(Claim(f"near-best-{kind}/{name}", RULES[name].source, f"{kind} ×{FACTOR}: test loss, {name} over "
                            "the best trained", 1 + NEAR, near, "below"))  # fmt: skip
     tops = [best(group, METRIC, lowest=True) for group in (published, naive)]
     if tops[0] is not None and tops[1] is not None:

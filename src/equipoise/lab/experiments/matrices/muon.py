@@ -26,6 +26,7 @@ DECAYS = ("lr", "independent", "corrected", "cautious")
 VARIANTS = (*DECAYS, "accurate", "rotational", "hyperball")
 """Kinds of decay; decay "lr" with UVᵀ to 10⁻³ instead of by four steps; norms kept."""
 
+MODELS = {"resnet": "in a ResNet, whose kernels are normalised", "gpt": "in a GPT"}
 LATE = 1 / 2
 LAST = 0.1
 """Last lr over the peak."""
@@ -75,15 +76,21 @@ class MuonVariants(Experiment):
     )
     statements: ClassVar[Mapping[str, str]] = {
         "spectral-norm": (
-            "[muon-appendix] C.3: the steepest step under the spectral norm is η·UVᵀ, every layer's of spectral norm η"
+            "[muon-appendix] C.3: the steepest step under the spectral norm is η·UVᵀ, every layer's of spectral norm η;"
+            " UVᵀ to 10⁻³"
         ),
-        "forecast": "theory 1, 2: norm and rotation follow from lr, decay, momentum and shape, for each kind of decay",
+        "spectral-norm-four": "[muon-appendix] C.3: the same; UVᵀ by four steps of Newton–Schulz",
+        **{
+            f"forecast-{model}": "theory 1, 2: norm and rotation follow from lr, decay, momentum and shape, for each "
+            f"kind of decay; {words}"
+            for model, words in MODELS.items()
+        },
         "as-asked": "theory 7: rotational and hyperball variants turn by the angle that they are given, at every step",
-        "match": (
-            "[kosson2024] Tables 2, 3 say of AdamW, SGDM and Lion that rotational variants match them with no tuning; "
-            "hypothesis:"
-            " so with Muon"
-        ),
+        **{
+            f"match-{model}": "[kosson2024] Tables 2, 3 say of AdamW, SGDM and Lion that rotational variants match "
+            f"them with no tuning; hypothesis: so with Muon; {words}"
+            for model, words in MODELS.items()
+        },
         "corrected": "[defazio2025]: corrected decay makes rotation ∝ lr as lr falls",
     }
 
@@ -272,7 +279,7 @@ def _claims(model: str, name: str, row: Mapping[str, Any], learns: Check) -> lis
         for what in ("norm", "rotation"):
             text = f"late {what} of Muon, decay {of}, over the forecast"
             found.append(
-                Claim(f"forecast/{model}-{name}-{what}", "theory", text, 1.0, row[COLUMNS[what]], tolerance=0.1)
+                Claim(f"forecast-{model}/{name}-{what}", "theory", text, 1.0, row[COLUMNS[what]], tolerance=0.1)
             )
     elif name != "accurate":
         text = f"late rotation, {of}, over what was asked"
@@ -281,7 +288,7 @@ def _claims(model: str, name: str, row: Mapping[str, Any], learns: Check) -> lis
             text = f"test loss, {of}, over Muon's"
             found.append(
                 Claim(
-                    f"match/{model}-{name}",
+                    f"match-{model}/{name}",
                     "[kosson2024] Tables 2, 3",
                     text,
                     1.0,
@@ -291,9 +298,10 @@ def _claims(model: str, name: str, row: Mapping[str, Any], learns: Check) -> lis
             )
     if name in ("lr", "accurate"):
         steps = "four steps" if name == "lr" else "UVᵀ to 10⁻³"
+        top = "spectral-norm-four" if name == "lr" else "spectral-norm"
         text = f"late spectral norm of updates over lr, {steps}, on the {model}"
         found.append(
-            Claim(f"spectral-norm/{model}-{name}", "[muon-appendix] C.3", text, 1.0, row[COLUMNS["top"]], tolerance=0.1)
+            Claim(f"{top}/{model}-{name}", "[muon-appendix] C.3", text, 1.0, row[COLUMNS["top"]], tolerance=0.1)
         )
     if name == "corrected":
         text = f"slope of log rotation over log lr, corrected decay on the {model}"

@@ -21,6 +21,7 @@ from equipoise.lab.train.trial import Trial
 from equipoise.monitor import Run
 
 OF = ("weight", "grad", "update")
+MODELS = {"resnet": "ResNet", "gpt": "GPT"}
 SIDES = ("align_left", "align_right")
 LATE = 1 / 2
 """What comes after this share of the steps is averaged over."""
@@ -70,7 +71,11 @@ class Svd(Experiment):
         "What do the singular values of weights, gradients and updates look like under AdamW and Muon?"
     )
     statements: ClassVar[Mapping[str, str]] = {
-        "orthogonal-steps": "[muon-appendix] C.3: the steepest step under the spectral norm has equal singular values",
+        **{
+            f"orthogonal-steps-{model}": "[muon-appendix] C.3: the steepest step under the spectral norm has equal "
+            f"singular values; Muon's four steps in a {words}"
+            for model, words in MODELS.items()
+        },
         "adam-low-rank": (
             "Muon's motive, outside the sources ([jordan2024]): steps of Adam are dominated by few directions"
         ),
@@ -197,7 +202,7 @@ def _claims(
         where = f"of the {model} under {name}"
         if name == "muon":
             found.append(
-                Claim(f"orthogonal-steps/{model}", "[muon-appendix] C.3", f"effective rank of updates {where}, a share",
+                Claim(f"orthogonal-steps-{model}", "[muon-appendix] C.3", f"effective rank of updates {where}, a share",
                       1.0, Stat.of([s.late("share", "update") for s in each]))
             )  # fmt: skip
         else:
@@ -225,4 +230,4 @@ def _claims(
                       " share, Muon's less AdamW's", 0.0, more, "above")
             )  # fmt: skip
     checks = {model: [learnt(*(v for k, v in chosen.items() if k[0] == model))] for model, _ in chosen}
-    return [dataclasses.replace(c, checks=next(v for m, v in checks.items() if f"/{m}" in c.name)) for c in found]
+    return [dataclasses.replace(c, checks=next(v for m, v in checks.items() if m in c.name)) for c in found]

@@ -10,9 +10,10 @@ import numpy as np
 
 from equipoise.lab.experiments.base import Done, Experiment, Outcome
 from equipoise.lab.experiments.shared.checks import baseline, fair
+from equipoise.lab.experiments.shared.figures import lr_axis, points
 from equipoise.lab.experiments.shared.sweep import Setting, by_seed, by_setting, gap, seeds, stat, tuned
-from equipoise.lab.experiments.shared.tasks import CIFAR, DIGITS, ENWIK8_BRIEF, FASHION_BRIEF, TEXT, WIKITEXT
-from equipoise.lab.experiments.shared.watched import curve, hidden
+from equipoise.lab.experiments.shared.tasks import BOTH, DIGITS, TEXT, by_task
+from equipoise.lab.experiments.shared.watched import curve, hidden, watched
 from equipoise.lab.report.claims import Claim, Stat
 from equipoise.lab.statistics import Check
 from equipoise.lab.train.result import Result
@@ -59,12 +60,12 @@ SIZES = {
         "vision": _Task(_VISION, (1e-3, 3e-3, 1e-2, 3e-2)), "text": _Task(_TEXT, (1.25e-3, 2.5e-3, 5e-3, 1e-2)),
     }, 5),
     "medium": _Size({
-        "vision": _Task(FASHION_BRIEF.vary({"weight_decay": 1.0}), (1e-3, 3e-3, 1e-2, 3e-2)),
-        "text": _Task(ENWIK8_BRIEF.vary({"weight_decay": 0.5}), (2.5e-3, 5e-3, 1e-2, 2e-2, 4e-2)),
+        "vision": _Task(BOTH["medium"][0].vary({"weight_decay": 1.0}), (1e-3, 3e-3, 1e-2, 3e-2)),
+        "text": _Task(BOTH["medium"][1].vary({"weight_decay": 0.5}), (2.5e-3, 5e-3, 1e-2, 2e-2, 4e-2)),
     }, 3),
     "full": _Size({
-        "vision": _Task(CIFAR.vary({"weight_decay": 0.05}), (3e-4, 1e-3, 3e-3, 1e-2, 3e-2)),
-        "text": _Task(WIKITEXT.vary({"weight_decay": 0.1}), (3e-4, 1e-3, 3e-3, 1e-2)),
+        "vision": _Task(BOTH["full"][0].vary({"weight_decay": 0.05}), (3e-4, 1e-3, 3e-3, 1e-2, 3e-2)),
+        "text": _Task(BOTH["full"][1].vary({"weight_decay": 0.1}), (3e-4, 1e-3, 3e-3, 1e-2)),
     }, 5),
 }  # fmt: skip
 """For each task: the trial, learning rates; and seeds."""
@@ -78,21 +79,26 @@ class SchedulesExperiment(Experiment):
     source: ClassVar[str] = "[memory-article] Eq. 16 and 17"
     about: ClassVar[str] = "Do schedules by which every batch counts the same end at a lower loss?"
     statements: ClassVar[Mapping[str, str]] = {
-        "optimal": "[memory-article] 'Optimal Schedule': Eq. 16 and 17 are optimal, as every batch counts the same (no "
-        "run was made); here: their loss against schedules that fall to zero at the end",
-        "endless": "[memory-article] after Eq. 16: it needs no preset end and trains on as long as one likes, as the "
-        "stable stage of WSD; here: its loss against a constant learning rate's",
+        **by_task(
+            "optimal",
+            "[memory-article] 'Optimal Schedule': Eq. 16 and 17 are optimal, as every batch counts the "
+            "same (no run was made); here: their loss against schedules that fall to zero at the end",
+        ),
+        **by_task(
+            "endless",
+            "[memory-article] after Eq. 16: it needs no preset end and trains on as long as one likes, "
+            "as the stable stage of WSD; here: its loss against a constant learning rate's",
+        ),
         "collapse": "[memory-article] after Eq. 16: at constant weight decay the weights may collapse as lr → 0, which "
         "Eq. 17 mends; here: the norm of hidden weights at the end",
-        "tied": "[memory-article] Eq. 17: it mends Eq. 16; here: its loss against Eq. 16's",
+        **by_task("tied", "[memory-article] Eq. 17: it mends Eq. 16; here: its loss against Eq. 16's"),
     }
 
     def trials(self, preset: str) -> list[Trial]:
         """Tasks × schedules × learning rates."""
         size, found = SIZES[preset], []
         for task in size.tasks.values():
-            watch = {"every": max(2, task.base.steps // 10), "neurons": 0, "spectra": 0}
-            base = task.base.vary({"watch": watch})
+            base = watched(task.base, 10)
             found += [base.vary({"lr": lr, **s}) for s in SCHEDULES.values() for lr in task.lrs]
         return seeds(found, size.seeds)
 
@@ -129,14 +135,10 @@ class SchedulesExperiment(Experiment):
             for name, values in found.items():
                 kept = {lr: s for lr, s in values.items() if s.count}
                 line[0].plot(list(kept), [s.mean for s in kept.values()], "o-", ms=3, lw=1, label=name)
-            lrs = sorted({lr for values in found.values() for lr in values})
-            line[0].set(xscale="log", title=f"{task}: test loss over lr", xlabel="lr")
-            line[0].set_xticks(lrs, [f"{lr:g}" for lr in lrs])
-            line[0].minorticks_off()
+            lr_axis(line[0], (lr for v in found.values() for lr in v), title=f"{task}: test loss over lr", xlabel="lr")
             mine = [row for row in outcome.rows if row["task"] == task]
-            bars = [row["test loss"].std if row["test loss"].count > 1 else 0.0 for row in mine]
-            line[1].errorbar(range(len(mine)), [row["test loss"].mean for row in mine], bars, fmt="o", capsize=3)
-            line[1].set_xticks(range(len(mine)), [row["schedule"] for row in mine], fontsize=7)
+            points(line[1], {row["schedule"]: row["test loss"] for row in mine}, ls="none")
+            line[1].tick_params(axis="x", labelsize=7)
             line[1].set(title=f"{task}: at the best lr")
         axes[0, 0].legend(fontsize=7)
 
@@ -171,16 +173,16 @@ def _claims(
 
     for mine in (x for x in EQUAL if x in best):
         for other in (x for x in ENDED if x in best):
-            found.append(Claim(f"optimal/{task}-{mine}-{other}", source, f"{task}: test loss, {mine} less {other}", 0.0,
+            found.append(Claim(f"optimal-{task}/{mine}-{other}", source, f"{task}: test loss, {mine} less {other}", 0.0,
                                gap(best[mine], best[other], METRIC), "below", checks=checks(mine, other),
                                least=LEAST))  # fmt: skip
         if "constant" in best:
-            found.append(Claim(f"endless/{task}-{mine}", source, f"{task}: test loss, {mine} less constant", 0.0,
+            found.append(Claim(f"endless-{task}/{mine}", source, f"{task}: test loss, {mine} less constant", 0.0,
                                gap(best[mine], best["constant"], METRIC), "below",
                                checks=checks(mine, "constant"), least=LEAST))  # fmt: skip
     if all(x in best for x in EQUAL):
         first, second = (best[x] for x in EQUAL)
-        found.append(Claim(f"tied/{task}", source, f"{task}: test loss, Eq. 17 less Eq. 16", 0.0,
+        found.append(Claim(f"tied-{task}", source, f"{task}: test loss, Eq. 17 less Eq. 16", 0.0,
                            gap(second, first, METRIC), "below", checks=checks(EQUAL[1], EQUAL[0]),
                            least=LEAST))  # fmt: skip
     return found

@@ -24,6 +24,7 @@ SYSTEMS: dict[str, dict[str, Any]] = {
 }
 """The last two are trained at a constant lr alone: without normalisation, and with the hidden layer frozen."""
 
+ONE_LAYER = ("linear", "frozen mlp")
 EXTRA = {"linear": 0.9, "mlp": 2.6}
 """Forgetting besides weight decay, over lr: a pilot's, two seeds (100, 101) at constant lr. What `DESIGNED` is for."""
 
@@ -86,9 +87,13 @@ class MemoryExperiment(Experiment):
         "period": "[memory-article] 'Memory Period', not measured there: at constant lr memory falls as exp(−ηλ·age)",
         "no-decay": "[memory-article] 'Memory Period', not measured there: without weight decay no batch is forgotten",
         "equal": "[memory-article] Eq. 16 and 17, not measured there: every batch counts the same",
-        "more-equal": "[memory-article] Eq. 16 and 17, not measured there: batches count more equally than by common "
-        "schedules",
-        "interference": "hypothesis of this lab: later batches overwrite at a rate of their own, which adds to ηλ",
+        "more-equal": "[memory-article] Eq. 16 and 17, not measured there: batches count more equally than at a "
+        "constant lr",
+        "more-equal-cosine": "[memory-article] Eq. 16 and 17, not measured there: batches count more equally than "
+        "under a cosine",
+        "interference": "hypothesis of this lab: later batches overwrite at a rate of their own, which adds to ηλ; "
+        "where one layer is trained",
+        "interference-deep": "hypothesis of this lab: the same; where two layers are",
         "one-rate": "hypothesis of this lab: that rate, fitted at constant lr, makes c_j fit other schedules better",
         "design": "hypothesis of this lab: Eq. 16 made for the measured rate is more equal than for weight decay alone",
     }
@@ -219,7 +224,8 @@ class _System:
             more = [(own[s].rate - free[s].rate) / decay for s in free if s in own]
             yield self.claim(f"period/{decay:g}", ARTICLE, f", wd {decay:g}: rate of forgetting over ηλ", 1.0,
                              [r.rate / decay for r in own.values()])  # fmt: skip
-            yield self.claim(f"interference/{decay:g}", OURS, f", wd {decay:g}: rate of forgetting less that without "
+            statement = "interference" if self.name in ONE_LAYER else "interference-deep"
+            yield self.claim(f"{statement}/{decay:g}", OURS, f", wd {decay:g}: rate of forgetting less that without "
                              "weight decay, over ηλ", 1.0, more)  # fmt: skip
 
     def contributing(self) -> Iterator[Claim]:
@@ -238,7 +244,8 @@ class _System:
             yield self.claim(f"equal/{name}", ARTICLE, f", {name}: share of the last third", 1 / 3,
                              [r.share[2] for r in self.by[name].values()])  # fmt: skip
             for other in (x for x in ("constant", "cosine") if x in self.by):
-                yield self.claim(f"more-equal/{name}-{other}", ARTICLE, f": spread over thirds, {name} less {other}",
+                statement = "more-equal" if other == "constant" else "more-equal-cosine"
+                yield self.claim(f"{statement}/{name}-{other}", ARTICLE, f": spread over thirds, {name} less {other}",
                                  0.0, self.spreads(name, other), "below")  # fmt: skip
 
     def interference(self) -> Iterator[Claim]:
@@ -248,7 +255,9 @@ class _System:
         lam = self.decays[1]
         gains = []
         for seed, fitted in self.constant[lam].items():
-            own = [self.by[x][seed] for x in others if seed in self.by[x]]
+            if not all(seed in self.by[x] for x in others):
+                continue
+            own = [self.by[x][seed] for x in others]
             gains += [
                 float(np.mean([r.explained(r.expected(fitted.rate - lam)) - r.explained(r.expected()) for r in own]))
             ]

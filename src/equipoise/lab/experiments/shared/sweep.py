@@ -13,6 +13,7 @@ from equipoise._check import Array
 from equipoise.lab.experiments.base import Done
 from equipoise.lab.experiments.shared.watched import curve, hidden, of_neurons
 from equipoise.lab.report.claims import Stat, hashable
+from equipoise.lab.statistics import LOOKS
 from equipoise.lab.train.trial import Trial
 from equipoise.monitor import Run
 from equipoise.theory import stationary
@@ -20,7 +21,7 @@ from equipoise.theory import stationary
 LATE = 0.5
 """What comes after this share of the steps is averaged over."""
 
-EARLY = 0.25
+EARLY = 0.1
 """Trajectories are compared over this share of the steps: later, rounding has grown too far to say anything."""
 
 Setting = tuple[Any, ...]
@@ -63,13 +64,16 @@ def chosen_by(done: Sequence[Done], metric: str) -> str:
 def best(settings: Mapping[Setting, Sequence[Done]], metric: str, *, lowest: bool = False) -> Setting | None:
     """The setting with the best mean, of those where every seed finished; None where there is none.
 
-    It is chosen on the validation part. Where the data has none it is chosen by the test's mean over the seeds that are
-    reported, which flatters it; `_checks.fair` says so.
+    It is chosen by the seeds of the first look, so that those which come later are of the same setting, and on the
+    validation part. Where the data has none it is chosen by the test's mean, which flatters it; `checks.fair` says so.
     """
-    metric = chosen_by([d for members in settings.values() for d in members], metric)
+    every = [d for members in settings.values() for d in members]
+    metric = chosen_by(every, metric)
+    early = sorted({d.trial.seed for d in every})[: LOOKS[0]]
+    first = {key: [d for d in members if d.trial.seed in early] for key, members in settings.items()}
     means = {
         key: stat(members, metric).mean
-        for key, members in settings.items()
+        for key, members in first.items()
         if members and all(metric in d.result.metrics for d in members)
     }
     return (min if lowest else max)(means, key=lambda key: means[key]) if means else None

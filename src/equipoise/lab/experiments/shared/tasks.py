@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from typing import Any
+
 from equipoise.lab.train.trial import Trial
 
 DIGITS = Trial(
@@ -67,6 +70,38 @@ ENWIK8_BRIEF = ENWIK8_MEDIUM.vary({
 })  # fmt: skip
 """A GPT of one layer and a width of 32 that sees 0.3 million bytes of enwik8: 2.5 nats where the bigram table has 2.71,
 1.5 seconds of a core. For experiments of hundreds of trials, where many seeds decide more than one long run."""
+
+ON = {"vision": "on images", "text": "on text", "pairs": "on pairs"}
+
+
+def by_task(name: str, says: str, tasks: Sequence[str] = ("vision", "text")) -> dict[str, str]:
+    """A statement for each kind of task, as what holds on images may not hold on text.
+
+    >>> by_task("flat", "[kosson2024]: flat", ["text"])
+    {'flat-text': '[kosson2024]: flat; on text'}
+    """
+    return {f"{name}-{task}": f"{says}; {ON[task]}" for task in tasks}
+
+
+BOTH = {
+    "smoke": (
+        DIGITS.vary({"model_options.width": 16}),
+        TEXT.vary({"steps": 12, "warmup": 2, "data_options": {"size": 20_000, "length": 32}}),
+    ),
+    "small": (DIGITS, TEXT), "medium": (FASHION_BRIEF, ENWIK8_BRIEF), "full": (CIFAR, WIKITEXT),
+}  # fmt: skip
+"""By preset a network on images and one on text, from seconds to the source's own."""
+
+
+def on_both(preset: str, vision: Mapping[str, Any], text: Mapping[str, Any]) -> tuple[Trial, Trial]:
+    """The two of a preset, with some fields changed.
+
+    >>> [trial.lr for trial in on_both("small", {"lr": 0.1}, {"lr": 0.2})]
+    [0.1, 0.2]
+    """
+    images, words = BOTH[preset]
+    return images.vary(vision), words.vary(text)
+
 
 MEDIUM = {"vision": CIFAR_MEDIUM, "text": ENWIK8_MEDIUM, "pairs": PHONEMES_MEDIUM}
 """Base trials of the preset `medium`: 1 to 6 minutes on one core, better than what needs no network, not saturated.

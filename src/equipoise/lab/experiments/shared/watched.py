@@ -5,7 +5,17 @@ from __future__ import annotations
 import numpy as np
 
 from equipoise._check import Array
+from equipoise.lab.train.trial import Trial
 from equipoise.monitor import Column, Run
+
+
+def watched(trial: Trial, times: int = 40, *, neurons: int = 0) -> Trial:
+    """The trial, watched so many times, but not at every step; without spectra.
+
+    >>> watched(Trial(steps=400)).watch
+    {'every': 10, 'neurons': 0, 'spectra': 0}
+    """
+    return trial.vary({"watch": {"every": max(2, trial.steps // times), "neurons": neurons, "spectra": 0}})
 
 
 def hidden(run: Run) -> list[str]:
