@@ -215,7 +215,6 @@ MISSING = {
     "trackio object": "eq.monitor.sinks.Trackio()",
     "tensorboard object": "eq.monitor.sinks.TensorBoard('events')",
     "lab digits": "data('digits')",
-    "lab phonemes": "data('phonemes')",
     "lab tokens": "data('text', tokens=300)",
     "lab figure": "from equipoise.lab.train.run_experiment import draw_into; draw_into('x.svg', print, salt='x')",
     "ray": "from equipoise.lab.train.run_experiment import run_experiment; run_experiment(sweep(), 'swept', on='ray')",

@@ -6,18 +6,23 @@ from equipoise import _viewer
 from equipoise._version import __version__
 
 if TYPE_CHECKING:
-    from equipoise import board, geometry, monitor, optim, planner, schedules, theory
+    from equipoise import auditing, board, geometry, monitor, optim, planner, schedules, theory, tuning
+    from equipoise.auditing import audit
     from equipoise.monitor import Run, watch
     from equipoise.optim import (
+        LAMB,
+        LARS,
         SGDM,
         Adam,
         AdamCPR,
         AdamW,
+        ClippedSGDM,
         HyperballAdamW,
         HyperballMuon,
         Lion,
         Muon,
         NormalizedGD,
+        NorMuon,
         RMSProp,
         Rotational,
         RotationalAdamL2,
@@ -30,15 +35,24 @@ if TYPE_CHECKING:
         SteepestDescent,
         Switch,
         param_groups,
+        rotational,
         scale_invariance,
     )
-    from equipoise.planner import plan
+    from equipoise.planner import plan, suggest
+    from equipoise.tuning import tune
 
-_MODULES = ("board", "geometry", "monitor", "optim", "planner", "schedules", "theory")
+_MODULES = ("auditing", "board", "geometry", "monitor", "optim", "planner", "schedules", "theory", "tuning")
 _FROM = {
     "Run": "monitor",
+    "audit": "auditing",
     "plan": "planner",
+    "suggest": "planner",
+    "tune": "tuning",
     "watch": "monitor",
+    "LAMB": "optim",
+    "LARS": "optim",
+    "ClippedSGDM": "optim",
+    "NorMuon": "optim",
     "SGDM": "optim",
     "Adam": "optim",
     "AdamCPR": "optim",
@@ -60,18 +74,23 @@ _FROM = {
     "SteepestDescent": "optim",
     "Switch": "optim",
     "param_groups": "optim",
+    "rotational": "optim",
     "scale_invariance": "optim",
 }
 
 __all__ = [
+    "LAMB",
+    "LARS",
     "SGDM",
     "Adam",
     "AdamCPR",
     "AdamW",
+    "ClippedSGDM",
     "HyperballAdamW",
     "HyperballMuon",
     "Lion",
     "Muon",
+    "NorMuon",
     "NormalizedGD",
     "RMSProp",
     "Rotational",
@@ -86,6 +105,8 @@ __all__ = [
     "SteepestDescent",
     "Switch",
     "__version__",
+    "audit",
+    "auditing",
     "board",
     "geometry",
     "monitor",
@@ -93,9 +114,13 @@ __all__ = [
     "param_groups",
     "plan",
     "planner",
+    "rotational",
     "scale_invariance",
     "schedules",
+    "suggest",
     "theory",
+    "tune",
+    "tuning",
     "watch",
 ]
 

@@ -23,7 +23,7 @@ class Finding:
         advice: what to do.
         source: where the expectation comes from.
         change: what to set instead, by name, as `{"weight_decay": 0.4}`; empty where a change was not shown to pay.
-        paid: what that change did to the loss on the lab's workloads, in a sentence; empty without a change.
+        paid: what that change, or the choice that is named, did to the loss on the lab's workloads; empty if unknown.
     """
 
     code: str
@@ -33,7 +33,7 @@ class Finding:
     expected: str
     advice: str
     source: str
-    change: Mapping[str, float] = field(default_factory=dict[str, float], hash=False)
+    change: Mapping[str, float | str] = field(default_factory=dict[str, float | str], hash=False)
     paid: str = ""
 
     def to_dict(self) -> dict[str, Any]:

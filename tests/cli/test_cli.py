@@ -24,6 +24,20 @@ def test_plan_prints_and_json_parses() -> None:
     assert data["init_share"] == pytest.approx(0.99990**1000, rel=1e-3)
 
 
+def test_numbers_that_have_no_room_are_refused() -> None:
+    for rms in ("1e-300", "5e-324", "1e155", "1e300"):
+        done = run(*PLAN, "--shape", "64x64", "--init-rms", rms)
+        assert done.returncode == 2
+        assert done.stderr.startswith("equipoise: init_rms of 64x64 = ")
+        assert len(done.stderr.splitlines()) == 1
+    for lr, wd in (("1e-300", "1e-300"), ("1e300", "0.1"), ("5e-324", "5e-324"), ("1e-10", "1e300")):
+        many = ["--batch-size", "1", "--dataset-size", "10", "--tokens-per-sample", "9", "--shape", "64x64"]
+        done = run("plan", "--lr", lr, "--wd", wd, "--steps", "500", *many)
+        assert done.returncode in (0, 2)
+        assert "Traceback" not in done.stderr
+        assert " inf" not in done.stdout
+
+
 def test_files_compare_and_transfer(tmp_path: Path) -> None:
     (tmp_path / "a.toml").write_text(run(*PLAN, "--batch-size", "32", "--toml").stdout)
     (tmp_path / "b.toml").write_text(run(*PLAN[:-1], "2000", "--toml").stdout)
@@ -36,6 +50,21 @@ def test_files_compare_and_transfer(tmp_path: Path) -> None:
     assert "memory-steps" in moved.stdout
     rules = json.loads(run("transfer", "a.toml", "--steps", "4000", "--json", cwd=tmp_path).stdout)["rules"]
     assert rules[0]["weight_decay"] == pytest.approx(0.025)
+
+
+def test_suggest_from_flags_and_from_a_file(tmp_path: Path) -> None:
+    flags = ["suggest", "--steps", "2e3", "--shape", "256x64", "--init-rms", "0.05", "--batch-size", "64"]
+    shown = run(*flags, "--dataset-size", "128000")
+    assert shown.returncode == 0, shown.stderr
+    assert "equipoise plan --optimizer adamw --lr 0.002" in " ".join(shown.stdout.split())
+    found = json.loads(run(*flags, "--dataset-size", "128000", "--json").stdout)
+    assert found["lr"] * found["weight_decay"] * 2000 == pytest.approx(0.3, rel=0.05)
+    (tmp_path / "a.toml").write_text(run(*flags, "--toml").stdout)
+    assert run("plan", "a.toml", cwd=tmp_path).returncode == 0
+    often = run("suggest", "a.toml", "--dataset-size", "6400", "--optimizer", "lion", "--json", cwd=tmp_path)
+    again = json.loads(often.stdout)
+    assert again["optimizer"] == "lion"
+    assert again["lr"] * again["weight_decay"] * 2000 == pytest.approx(3, rel=0.05)
 
 
 def test_timescale_chooses_the_weight_decay() -> None:
@@ -137,6 +166,9 @@ def test_every_count_may_be_written_with_an_exponent(tmp_path: Path) -> None:
         (["board", "--host", "no.such.host.invalid", "--port", "0"], "choose another --host"),
         ([*PLAN, "--optimizer", "muon", "--shape", "16"], None),
         (["plan", "missing.toml"], "missing.toml: cannot be read"),
+        (["suggest", "--shape", "4x4"], "--steps must be given"),
+        (["suggest", "--steps", "10", "--optimizer", "sgd"], "depends on the gradient's size"),
+        (["suggest", "a.toml", "--steps", "10"], "--steps: must be left out if there is a file"),
         (["transfer", "missing.toml"], "missing.toml: cannot be read"),
     ],
 )

@@ -99,6 +99,10 @@ GOOD: dict[str, st.SearchStrategy[Any]] = {
     "flatten": BOOL,
     "role": st.sampled_from([None, "matrix", "conv", "embedding", "head", "gain", "bias"]),
     "sharpness": st.sampled_from([None, 1e-6, 1.0, 1e6]),
+    "trust": st.sampled_from([0.0, 1e-3, 1.0]),
+    "clip": st.sampled_from([None, 1e-3, 0.01, 1.0]),
+    "beta2": SHARE,
+    "row_eps": EPS,
     "layer_scale": st.sampled_from([1e-3, 1.0, 1e3]),
 }
 OF_STEEPEST = {"norm": st.sampled_from([None, "spectral", "sign", "rms", "linf", "l1", "l1.5", "row", "embedding"])}

@@ -203,13 +203,13 @@ def test_records_that_say_nothing_are_damage(tmp_path: Path, kind: str, value: s
 
 
 @pytest.mark.parametrize("change", [{}, {"lr": 0.5}, 5, None, {"lr": "0.5"}, {"lr": None}, [0.5]])
-def test_findings_are_read_with_a_change_in_numbers_only(tmp_path: Path, change: Any) -> None:
+def test_findings_are_read_with_a_change_in_numbers_and_names_only(tmp_path: Path, change: Any) -> None:
     words = ("code", "where", "evidence", "expected", "advice", "source", "paid")
     value = dict.fromkeys(words, "x") | {"severity": "info", "change": change}
     insert = "INSERT INTO records (life, kind, key, step, time, value) VALUES (1, 'finding', 'x', 3, 0.0, ?)"
     with changed(tmp_path / "run", insert, json.dumps(value)) as run:
         (finding,) = run.findings
-    if change in ({}, {"lr": 0.5}):
+    if change in ({}, {"lr": 0.5}, {"lr": "0.5"}):
         assert (finding.code, finding.change, finding.paid) == ("x", change, "x")
     else:
         assert finding.code == "run-damaged"

@@ -1,7 +1,7 @@
 """The `equipoise` command: parse, call, print. Everything heavy is imported by the command that needs it.
 
-Comes in: words of the command line. Goes out: text, or JSON with `--json`. Read `plan` (plan and transfer), `runs`
-(report, board, runs, tag, export, watch), `lab`; `_read` parses flags, `_out` prints.
+Comes in: words of the command line. Goes out: text, or JSON with `--json`. Read `plan` (plan and transfer), `suggest`,
+`tune`, `runs` (report, board, runs, tag, export, watch), `audit`, `lab`; `_read` parses flags, `_out` prints.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ from typing import Annotated
 import typer
 
 from equipoise._extras import MissingExtraError
-from equipoise.cli import lab, plan, runs
+from equipoise.cli import audit, lab, plan, runs, suggest, tune
+from equipoise.cli._out import say
 
 app = typer.Typer(
     help="See, plan and control what learning rate and weight decay really do to every layer.",
@@ -41,7 +42,19 @@ def _root(
     pass
 
 
-for _command in (plan.plan, plan.transfer, runs.report, runs.board, runs.runs, runs.tag, runs.export, runs.watch):
+for _command in (
+    plan.plan,
+    suggest.suggest,
+    tune.tune,
+    plan.transfer,
+    runs.report,
+    runs.board,
+    runs.runs,
+    runs.tag,
+    runs.export,
+    runs.watch,
+    audit.audit,
+):
     app.command()(_command)
 app.add_typer(lab.app, name="lab")
 
@@ -54,12 +67,12 @@ def main() -> None:
     try:
         code = app(standalone_mode=False)
     except (ValueError, MemoryError, MissingExtraError) as error:
-        typer.echo(f"equipoise: {error or 'not enough memory'}", err=True)
+        say(f"equipoise: {error or 'not enough memory'}", err=True)
         sys.exit(2)
     except OSError as error:
         if error.filename is None:
             raise
-        typer.echo(f"equipoise: {error.filename}: cannot be read or written ({error.strerror})", err=True)
+        say(f"equipoise: {error.filename}: cannot be read or written ({error.strerror})", err=True)
         sys.exit(2)
     except (typer.Abort, KeyboardInterrupt):
         sys.exit(130)
@@ -70,6 +83,6 @@ def main() -> None:
         message = error.format_message().strip()  # type: ignore[attr-defined]
         if message:  # none where no command was given, and the help has been shown
             context = getattr(error, "ctx", None)
-            typer.echo(f"equipoise: {message} (see {getattr(context, 'command_path', 'equipoise')} --help)", err=True)
+            say(f"equipoise: {message} (see {getattr(context, 'command_path', 'equipoise')} --help)", err=True)
         sys.exit(getattr(error, "exit_code", 2))
     sys.exit(code if isinstance(code, int) else 0)

@@ -8,17 +8,24 @@ from typing import Any
 
 import typer
 
+from equipoise._terminal import visible
+
 
 def print_rich(what: Any) -> None:
     """Print what rich can draw."""
-    from rich.console import Console
+    from equipoise._terminal import console
 
-    Console().print(what)
+    console().print(what)
 
 
 def print_json(data: Any) -> None:
     """Print JSON."""
     typer.echo(json.dumps(data, indent=2))
+
+
+def say(text: str, *, err: bool = False) -> None:
+    """Print a line, in which names may be anything."""
+    typer.echo(visible(text), err=err)
 
 
 def size(path: Path) -> str:

@@ -275,12 +275,12 @@ def lab_workloads(context: typer.Context, stored: Stored = None, json: Json = Fa
     """
     if context.invoked_subcommand is not None:
         return
-    from equipoise.lab.workloads import WORKLOADS
+    from equipoise.lab.workloads import TWINS, WORKLOADS
     from equipoise.lab.workloads.run import read_all, status
     from equipoise.lab.workloads.show import render, rows
     from equipoise.lab.workloads.store import STORED
 
-    found = status(list(WORKLOADS), read_all(stored or STORED))
+    found = status([*WORKLOADS, *TWINS], read_all(stored or STORED))
     typer.echo(dumps(rows(found), indent=1)) if json else print_rich(render(found))
 
 
@@ -299,12 +299,13 @@ def lab_workloads_sweep(
     [dim]equipoise lab workloads sweep --jobs 2[/dim]
     """
     from equipoise import _check
-    from equipoise.lab.workloads import WORKLOADS
+    from equipoise.lab.workloads import TWINS, WORKLOADS
     from equipoise.lab.workloads.run import sweep
     from equipoise.lab.workloads.show import bar
     from equipoise.lab.workloads.store import STORED
 
-    wanted = [_check.choice("workload", name, WORKLOADS) for name in names or WORKLOADS]
+    every = [*WORKLOADS, *TWINS]
+    wanted = [_check.choice("workload", name, every) for name in names or every]
     with bar() as tell:
         failed = sweep(wanted, output, folder=stored or STORED, jobs=jobs, limit=limit, tell=tell)
     for one in failed:

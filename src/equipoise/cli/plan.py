@@ -184,7 +184,7 @@ def _from_flags(
     **rest: Any,
 ) -> Any:  # fmt: skip
     from equipoise import _check
-    from equipoise.planner import Setting, Tensor
+    from equipoise.planner import Setting
     from equipoise.planner.setting import WITHOUT
     from equipoise.theory import default_betas
 
@@ -209,13 +209,18 @@ def _from_flags(
         _check.number("lr", lr, low=0, open_low=True)
         per_step = {"independent": 1.0}.get(rest["decay"], lr)
         wd = (1 - betas[0] if name == "sgdm" and rest["decay"] == "lr" else 1.0) / (time * per_step)
-    tensors = [Tensor(name=s, shape=_shape(s), init_rms=init_rms) for s in shapes]
-    if not tensors and init_rms is not None:
-        tensors = [Tensor(init_rms=init_rms)]
     return Setting.make(
-        optimizer=name, lr=lr, weight_decay=wd or 0.0, betas=betas, nesterov=nesterov, tensors=tuple(tensors),
-        schedule_options=dict(_option(o) for o in options), steps=steps, **rest,
+        optimizer=name, lr=lr, weight_decay=wd or 0.0, betas=betas, nesterov=nesterov,
+        tensors=tensors_of(shapes, init_rms), schedule_options=dict(_option(o) for o in options), steps=steps, **rest,
     )  # fmt: skip
+
+
+def tensors_of(shapes: list[str], init_rms: float | None) -> tuple[Any, ...]:
+    """The tensors that `--shape` and `--init-rms` name."""
+    from equipoise.planner import Tensor
+
+    tensors = tuple(Tensor(name=s, shape=_shape(s), init_rms=init_rms) for s in shapes)
+    return tensors if tensors or init_rms is None else (Tensor(init_rms=init_rms),)
 
 
 def _option(text: str) -> tuple[str, Any]:

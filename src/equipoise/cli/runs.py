@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from equipoise.cli._out import print_json, size
+from equipoise.cli._out import print_json, say, size
 from equipoise.cli._read import count
 
 
@@ -19,7 +19,7 @@ def report(
     """Write runs as one HTML file that works on its own."""
     from equipoise.board import report as write
 
-    typer.echo(f"{size(write(runs, output))}: open it in a browser")
+    say(f"{size(write(runs, output))}: open it in a browser")
 
 
 def board(
@@ -37,7 +37,7 @@ def board(
     from equipoise.board import Board, serve
 
     def started(running: Board) -> None:
-        typer.echo(f"Runs of {directory} are at {running.url} (Ctrl-C to stop)")
+        say(f"Runs of {directory} are at {running.url} (Ctrl-C to stop)")
         if open_browser:
             import webbrowser
 
@@ -96,7 +96,7 @@ def _print_runs(
     where = console()
     where.print(render_list(found, asked, None if any(columns) else where.width))
     if len(found) < len(lines):
-        typer.echo(f"{len(found)} of {len(lines)} runs")
+        say(f"{len(found)} of {len(lines)} runs")
 
 
 def tag(
@@ -116,7 +116,7 @@ def tag(
     if tags or remove:
         change_tags(run, tags or [], remove or [])
     with Run.open(run) as opened:
-        typer.echo(" ".join(tags_of(opened.path, opened.meta)) or "no tags")
+        say(" ".join(tags_of(opened.path, opened.meta)) or "no tags")
 
 
 def export(
@@ -134,10 +134,10 @@ def export(
 
     with Run.open(run) as opened:
         target, lines = write(opened, to, output)
-        typer.echo(f"{lines:,} numbers in {target}")
+        say(f"{lines:,} numbers in {target}")
         for finding in opened.findings:
             if finding.code == "run-damaged":
-                typer.echo(f"equipoise: {finding.evidence}", err=True)
+                say(f"equipoise: {finding.evidence}", err=True)
 
 
 def watch(
@@ -168,9 +168,7 @@ def watch(
     found = runs_in(run)
     if len(found) > 1:
         _print_runs(run)
-        typer.echo(
-            f"equipoise watch {found[0]} shows one of them; equipoise runs has other columns, orders and filters"
-        )
+        say(f"equipoise watch {found[0]} shows one of them; equipoise runs has other columns, orders and filters")
         return
     with Run.open(found[0]) as opened:
         show(SnapshotReader(opened, layers=layers, sort=sort, predict=Latest(opened)), console(), top=top, once=once)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import final
+from typing import ClassVar, final
 
 import numpy as np
 
@@ -131,19 +132,11 @@ def join(*schedules: Schedule, at: Sequence[int]) -> Schedule:
     return Join(schedules, tuple(at))
 
 
-@final
 @dataclass(frozen=True, repr=False)
-class Scale(Schedule):
-    """A curve times a number; made by `scale` or `2 * s`."""
+class Changed(Schedule):
+    """A curve whose values are changed, each by itself, and in the same order of size."""
 
     schedule: Schedule
-    factor: float
-
-    name = "scale"
-
-    def __post_init__(self) -> None:
-        _check_schedule("schedule", self.schedule)
-        self._set(factor=_check.number("factor", self.factor, low=0))
 
     def _end(self) -> int | None:
         return self.schedule.end
@@ -154,6 +147,52 @@ class Scale(Schedule):
     @property
     def _rises_until(self) -> int | None:
         return self.schedule._rises_until
+
+
+@dataclass(frozen=True, repr=False)
+class SideBySide(Schedule):
+    """Curves of the same steps, put together by an operation."""
+
+    schedules: tuple[Schedule, ...]
+
+    together: ClassVar[np.ufunc]
+
+    def __post_init__(self) -> None:
+        _check_schedules(self.schedules)
+        self._set(schedules=tuple(self.schedules))
+
+    def _end(self) -> int | None:
+        return joint_end(self.schedules)
+
+    def _still_from(self) -> int | None:
+        return joint_end(self.schedules, ended=True)
+
+    @property
+    def _rises_until(self) -> int | None:
+        """Where curves ≥ 0 have all stopped rising, so have their product and their sum."""
+        rises = [s._rises_until for s in self.schedules]
+        known = [r for r in rises if r is not None]
+        return max(known) if len(known) == len(rises) else None
+
+    def _at(self, t: Array) -> Array:
+        return functools.reduce(self.together, (schedule._at(t) for schedule in self.schedules))
+
+    def _render(self, *, short: bool) -> str:
+        return f"{self.name}({', '.join(s._render(short=short) for s in self.schedules)})"
+
+
+@final
+@dataclass(frozen=True, repr=False)
+class Scale(Changed):
+    """A curve times a number; made by `scale` or `2 * s`."""
+
+    factor: float
+
+    name = "scale"
+
+    def __post_init__(self) -> None:
+        _check_schedule("schedule", self.schedule)
+        self._set(factor=_check.number("factor", self.factor, low=0))
 
     def _at(self, t: Array) -> Array:
         return self.factor * self.schedule._at(t)
@@ -171,35 +210,11 @@ def scale(schedule: Schedule, factor: float) -> Schedule:
 
 @final
 @dataclass(frozen=True, repr=False)
-class Product(Schedule):
+class Product(SideBySide):
     """Curves multiplied; made by `product` or `a * b`."""
 
-    schedules: tuple[Schedule, ...]
-
     name = "product"
-
-    def __post_init__(self) -> None:
-        _check_schedules(self.schedules)
-        self._set(schedules=tuple(self.schedules))
-
-    def _end(self) -> int | None:
-        return joint_end(self.schedules)
-
-    def _still_from(self) -> int | None:
-        return joint_end(self.schedules, ended=True)
-
-    @property
-    def _rises_until(self) -> int | None:
-        return _last_rise(self.schedules)
-
-    def _at(self, t: Array) -> Array:
-        out = self.schedules[0]._at(t)
-        for schedule in self.schedules[1:]:
-            out = out * schedule._at(t)
-        return out
-
-    def _render(self, *, short: bool) -> str:
-        return f"product({', '.join(s._render(short=short) for s in self.schedules)})"
+    together = np.multiply
 
 
 def product(*schedules: Schedule) -> Schedule:
@@ -214,35 +229,11 @@ def product(*schedules: Schedule) -> Schedule:
 
 @final
 @dataclass(frozen=True, repr=False)
-class Add(Schedule):
+class Add(SideBySide):
     """Curves added; made by `add` or `a + b`."""
 
-    schedules: tuple[Schedule, ...]
-
     name = "add"
-
-    def __post_init__(self) -> None:
-        _check_schedules(self.schedules)
-        self._set(schedules=tuple(self.schedules))
-
-    def _end(self) -> int | None:
-        return joint_end(self.schedules)
-
-    def _still_from(self) -> int | None:
-        return joint_end(self.schedules, ended=True)
-
-    @property
-    def _rises_until(self) -> int | None:
-        return _last_rise(self.schedules)
-
-    def _at(self, t: Array) -> Array:
-        out = self.schedules[0]._at(t)
-        for schedule in self.schedules[1:]:
-            out = out + schedule._at(t)
-        return out
-
-    def _render(self, *, short: bool) -> str:
-        return f"add({', '.join(s._render(short=short) for s in self.schedules)})"
+    together = np.add
 
 
 def add(*schedules: Schedule) -> Schedule:
@@ -257,10 +248,9 @@ def add(*schedules: Schedule) -> Schedule:
 
 @final
 @dataclass(frozen=True, repr=False)
-class Clip(Schedule):
+class Clip(Changed):
     """A curve held between two values; made by `clip`."""
 
-    schedule: Schedule
     low: float | None = None
     high: float | None = None
 
@@ -273,16 +263,6 @@ class Clip(Schedule):
         if low is not None and high is not None and low > high:
             raise ValueError(f"low = {low!r}: must be ≤ high = {high!r}")
         self._set(low=low, high=high)
-
-    def _end(self) -> int | None:
-        return self.schedule.end
-
-    def _still_from(self) -> int | None:
-        return self.schedule._still_from()
-
-    @property
-    def _rises_until(self) -> int | None:
-        return self.schedule._rises_until
 
     def _at(self, t: Array) -> Array:
         low = -math.inf if self.low is None else self.low
@@ -303,13 +283,6 @@ def clip(schedule: Schedule, low: float | None = None, high: float | None = None
     [0.75, 0.5, 0.3, 0.3]
     """
     return Clip(schedule, low, high)
-
-
-def _last_rise(schedules: Sequence[Schedule]) -> int | None:
-    """Where curves ≥ 0 have all stopped rising, so have their product and their sum."""
-    rises = [s._rises_until for s in schedules]
-    known = [r for r in rises if r is not None]
-    return max(known) if len(known) == len(rises) else None
 
 
 def _check_schedule(name: str, value: object) -> None:
