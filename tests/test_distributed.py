@@ -217,8 +217,8 @@ def test_a_process_that_dies_leaves_a_readable_run(tmp_path: Path, rank: int, mo
         if started.poll() is None:
             os.killpg(started.pid, signal.SIGKILL)
     with eq.Run.open(tmp_path / "run") as run:
-        # Where the other one is killed, the one that writes sees an exception, or is ended by torchrun before that.
-        assert run.status in (("unclosed",) if rank == 0 else ("unclosed", "crashed"))
+        # Where the other one is killed, the one that writes sees an exception, or torchrun's SIGTERM, or is ended.
+        assert run.status in (("unclosed",) if rank == 0 else ("unclosed", "crashed", "interrupted"))
         assert run.check() == []
         norms = run.series("norm", "head.weight")
         assert len(norms) >= before >= 8

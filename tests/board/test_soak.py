@@ -26,9 +26,9 @@ def test_memory_stays_flat(tmp_path: Path) -> None:
 
     A board that keeps its pages grows by 5 to 7 MB a view, and fails.
     """
-    samples = list(soak.soak(tmp_path, 30.0, every=0.2, pause=0.005, board=("-c", SHORT)))
-    with warnings.catch_warnings():  # Bokeh's client leaves its sockets to the collector, which would tell another test
+    with warnings.catch_warnings():  # Bokeh's client leaves its sockets to the collector, whenever that comes
         warnings.simplefilter("ignore", ResourceWarning)
+        samples = list(soak.soak(tmp_path, 30.0, every=0.2, pause=0.005, board=("-c", SHORT)))
         gc.collect()
     late = [s for s in samples if s.seconds > 4 and s.views > 14]
     third = len(late) // 3

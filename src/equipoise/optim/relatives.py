@@ -16,11 +16,12 @@ from equipoise.optim.engine.base import RuleOptimizer
 from equipoise.optim.engine.rate import rate
 from equipoise.optim.engine.tensor_list import TensorList
 from equipoise.optim.matrix import MuonFamily
-from equipoise.optim.moves import Decay, Move, Piece, decay_of, directions, plain_step, step_numbers, turns
+from equipoise.optim.moves import Decay, Move, Piece, decay_of, directions, plain_step, step_numbers, turns, varied
 from equipoise.optim.options import PLAIN_ADAM, DecayKind, Nonfinite, Params, documented, given
 from equipoise.optim.rows import as_rows, reduced, row_dot, row_norm
 from equipoise.optim.rules import AdamRule, Rule, SGDMRule
 from equipoise.optim.sphere import RowMove
+from equipoise.theory import Dynamics
 
 
 @final
@@ -96,6 +97,10 @@ class Clip(Move):
     defaults: ClassVar[dict[str, Any]] = {"clip": 0.01}
     least: ClassVar[float] = 1e-3
 
+    def dynamics(self, rule: Dynamics, group: dict[str, Any]) -> Dynamics:
+        found = Decay().dynamics(rule, group)
+        return found if group["clip"] is None else varied(found, known=False)
+
     def prepare(self, g: Tensor, w: Tensor, group: dict[str, Any]) -> Tensor:
         if group["clip"] is None or not g.numel():
             return g
@@ -115,6 +120,9 @@ class EvenRows(Move):
     defaults: ClassVar[dict[str, Any]] = {"beta2": 0.95, "row_eps": 1e-8}
     size: ClassVar[float] = 0.2
     """Root mean square of an update over lr, about Adam's."""
+
+    def dynamics(self, rule: Dynamics, group: dict[str, Any]) -> Dynamics:
+        return varied(Decay().dynamics(rule, group), scale="adam")  # an update's norm is Muon's of that scale
 
     def __call__(self, pieces: list[Piece], u: Any, *, rule: Rule, t: int, group: dict[str, Any]) -> None:
         beta2 = group["beta2"]

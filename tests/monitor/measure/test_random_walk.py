@@ -53,6 +53,8 @@ OURS: dict[str, tuple[tuple[str, ...], Any]] = {
     "Adam l2": (ALL, lambda m: eq.Adam(groups(m), lr=0.01, l2=0.01, weight_decay=0.0)),
     "Adam without correction": (ALL, lambda m: eq.Adam(groups(m), bias_correction=False, **RATES)),
     "Adam from the first gradient": (ALL, lambda m: eq.Adam(groups(m), zero_init=False, **RATES)),
+    "NorMuon": (MUON, lambda m: eq.NorMuon(groups(m), **RATES)),
+    "ClippedSGDM, not clipped": (ALL, lambda m: eq.ClippedSGDM([g | {"clip": None} for g in groups(m)], **RATES)),
     "Adam with neither": (ALL, lambda m: eq.Adam(groups(m), zero_init=False, bias_correction=False, **RATES)),
 }  # fmt: skip
 OTHERS: dict[str, tuple[tuple[str, ...], Any]] = {
@@ -123,10 +125,13 @@ def test_the_table_has_every_shape_decay_and_optimizer() -> None:
     assert {len(SHAPES[name]) for names, _, _ in CASES.values() for name in names} == {0, 1, 2, 3, 4}
     made = {type(make(Walker(names), **more)) for names, make, more in CASES.values()}
     ours = {c for c in vars(eq.optim).values() if isinstance(c, type) and issubclass(c, torch.optim.Optimizer)}
-    assert ours - made == {eq.optim.RuleOptimizer, eq.AdamCPR, eq.SteepestDescent}  # the last two have no forecast
+    assert ours - made == {eq.optim.RuleOptimizer, *WITHOUT_FORECAST}
 
 
-@pytest.mark.parametrize("make", [eq.AdamCPR, eq.SteepestDescent])
+WITHOUT_FORECAST = (eq.AdamCPR, eq.SteepestDescent, eq.LAMB, eq.LARS)
+
+
+@pytest.mark.parametrize("make", [*WITHOUT_FORECAST, eq.ClippedSGDM])
 def test_what_has_no_forecast_is_planned_and_watched(make: Any, tmp_path: Path) -> None:
     model = Walker(("matrix", "gain"))
     _, findings = watched(model, make(bare(model), lr=0.01), tmp_path)
