@@ -19,6 +19,7 @@ from typing import Any
 from equipoise._extras import need
 from equipoise.lab.report.claims import markdown
 from equipoise.lab.workloads import WORKLOADS, Workload
+from equipoise.lab.workloads.base import HALVES
 from equipoise.lab.workloads.plans import plan_of
 from equipoise.lab.workloads.regret import Surface
 from equipoise.lab.workloads.run import read_all
@@ -56,20 +57,21 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--most", type=int, default=48)
+    parser.add_argument("--half", choices=HALVES, help="only workloads of this half")
     parser.add_argument("--gp", action="store_true", help="also Optuna's Gaussian process in our coordinates")
     given = parser.parse_args()
     optuna.logging.set_verbosity(optuna.logging.ERROR)
-    every, rows = read_all(), []
+    every, rows, kinds = read_all(), list[dict[str, object]](), dict[str, tuple[Around | Ranges, Make]]()
     for name, workload in WORKLOADS.items():
-        if workload.trial.optimizer not in OPTIMIZERS:
+        if workload.trial.optimizer not in OPTIMIZERS or given.half not in (None, workload.half):
             continue
         surface = Surface(workload, every[name])
         plain = Ranges({"lr": LRS[workload.trial.optimizer], "weight_decay": DECAYS})
         around = Around(suggest_setting(plan_of(workload, workload.at(workload.lrs[0], 1e-3)).setting))
-        kinds: dict[str, tuple[Around | Ranges, Make]] = {
+        kinds = {
             "random": (plain, lambda seed: optuna.samplers.RandomSampler(seed=seed)),
             "TPE": (plain, lambda seed: optuna.samplers.TPESampler(seed=seed)),
-            "eq.tune": (around, sampler),
+            "eq.tune": (around, lambda seed, space=around: sampler(seed, space)),
             "TPE, our coordinates": (around, lambda seed: optuna.samplers.TPESampler(seed=seed)),
         }
         if given.gp:
@@ -82,9 +84,12 @@ def main() -> None:
             row[kind] = statistics.median(counts)
         rows.append(row)
         print(json.dumps(row), flush=True)
-    last: dict[str, object] = {"workload": "median", "half": ""}
-    last |= {kind: statistics.median(row[kind] for row in rows) for kind in rows[0] if kind not in ("workload", "half")}  # type: ignore[type-var]
-    print(markdown([{k: str(v) for k, v in row.items()} for row in [*rows, last]]))
+    for half in HALVES:
+        own = [row for row in rows if row["half"] == half]
+        last: dict[str, object] = {"workload": "median", "half": half}
+        last |= {kind: statistics.median(row[kind] for row in own) for kind in kinds}  # type: ignore[type-var]
+        rows += [last] * bool(own)
+    print(markdown([{k: str(v) for k, v in row.items()} for row in rows]))
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ from typing import Any, final
 
 from equipoise import _check
 from equipoise._extras import need
+from equipoise.tuning.outwards import Outwards
 from equipoise.tuning.space import Around, Ranges, Values, space_of
 from equipoise.tuning.trial import StopTrial, Trial
 
@@ -124,7 +125,7 @@ def tune(
     optuna = _optuna()
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     study = optuna.create_study(
-        storage=_storage(store), study_name=name, load_if_exists=True, sampler=sampler(seed),
+        storage=_storage(store), study_name=name, load_if_exists=True, sampler=sampler(seed, at),
         pruner=optuna.pruners.MedianPruner(n_startup_trials=STARTUP),
     )  # fmt: skip
     _resume(study, at)
@@ -138,8 +139,10 @@ def tune(
     return found
 
 
-def sampler(seed: int | None) -> Any:
-    """What draws settings: TPE over all axes together, from the fifth trial on."""
+def sampler(seed: int | None, space: Around | Ranges) -> Any:
+    """What draws settings: `Outwards` around a suggestion; in ranges TPE over all axes, from the fifth trial on."""
+    if isinstance(space, Around):
+        return Outwards(space, seed)
     return _optuna("samplers").TPESampler(seed=seed, n_startup_trials=STARTUP, multivariate=True)
 
 

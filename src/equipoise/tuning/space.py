@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import Any, final
 
 from equipoise import _check
+from equipoise.planner.checks.paying import KNEE
 from equipoise.planner.suggestion import STEP, Suggestion
 
 FACTOR = 10.0
@@ -49,6 +50,18 @@ class Around:
     def ranges(self) -> Ranges:
         """What is drawn."""
         return Ranges({"step": (STEP / self.factor, STEP * self.factor), "memory": MEMORY})
+
+    def place(self, drawn: Mapping[str, Any]) -> tuple[float, float]:
+        """Coordinates in which losses are alike in all directions: ln(step / suggested), ln(1 + lr·wd·T / KNEE).
+
+        Args:
+            drawn: `step` and `memory`.
+        """
+        return math.log(drawn["step"] / STEP), math.log1p(1 / (drawn["memory"] * KNEE))
+
+    def at(self, step: float, decay: float) -> Values:
+        """`step` and `memory` of a point of `place`."""
+        return {"step": STEP * math.exp(step), "memory": 1 / (KNEE * math.expm1(decay))}
 
     @property
     def first(self) -> Values:

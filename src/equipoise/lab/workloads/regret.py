@@ -19,6 +19,7 @@ from equipoise.lab.workloads.catalogue import WORKLOADS
 from equipoise.lab.workloads.policies import POLICIES, Policy, Tuned
 from equipoise.lab.workloads.store import Outcomes
 from equipoise.lab.workloads.sweep import best, others, settled
+from equipoise.planner.checks.paying import KNEE
 
 
 @final
@@ -86,9 +87,6 @@ def regrets(
         found[name] = None if trial is None or top is None else regret(trial, top, known)
     return found
 
-
-KNEE = 0.1
-"""lr·wd·T below which decay makes no difference: the coordinate is log(1 + lr·wd·T/KNEE)."""
 
 LEAST = 3
 """Stored decays that an lr must have to be one of the surface."""

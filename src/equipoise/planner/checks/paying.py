@@ -57,6 +57,9 @@ SHRUNK = 0.45
 SHRINK_ONCE = 0.3
 """lr·wd·T for data that is seen once or twice."""
 
+KNEE = 0.1
+"""lr·wd·T below which decay makes no difference: the coordinate is ln(1 + lr·wd·T/KNEE)."""
+
 SHRINK_TRIED = 5.0
 """lr·wd·T above which a run forgets its initial weights on purpose; that was not tried, and is usual in long runs."""
 
