@@ -5,6 +5,7 @@ import os
 import shutil
 import tempfile
 
+import setuptools  # noqa: F401  (before something imports distutils: torch's compiler fails on the warning about that)
 from hypothesis import settings
 
 from tests import ROOT

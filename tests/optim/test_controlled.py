@@ -12,6 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from equipoise import optim, schedules, theory
 from equipoise.optim.moves import Piece
+from equipoise.optim.options import group_options
 from equipoise.optim.rows import center_rows, centred
 from equipoise.theory import rotation_angle
 
@@ -349,12 +350,12 @@ def test_holding_a_bound_never_waits_for_the_device() -> None:
             assert func is not torch.ops.aten._local_scalar_dense.default
             return func(*args, **(kwargs or {}))
 
-    group = optim.AdamCPR([w := matrix()], warm_start=1).param_groups[0]
+    group = optim.AdamCPR([w := matrix()], warm_start=1).groups[0]
     piece = Piece(w.detach(), {})
     for bound in ("inflection", "warm_start", 0.5):
         for t in range(1, 6):
             with NoSync():
-                optim.Constrain().hold(piece, t, group | {"bound": bound})
+                optim.Constrain().hold(piece, t, group_options(group, bound=bound))
 
 
 def test_the_constraints_defaults_are_the_authors() -> None:

@@ -12,6 +12,7 @@ from tests.optim.table import ALL, CONTROLLED, MATRIX, PLAIN, Row
 
 from equipoise.optim.engine.base import RuleOptimizer
 from equipoise.optim.moves import Decay
+from equipoise.optim.options import GroupOptions
 from equipoise.optim.rules import Rule
 from equipoise.theory import Dynamics
 
@@ -292,16 +293,16 @@ def test_a_rule_that_starts_from_the_first_gradient_must_say_how() -> None:
     class Late(Rule):
         state = ("average",)
 
-        def numbers(self, t: int, group: dict[str, Any]) -> dict[str, float]:
+        def numbers(self, t: int, group: GroupOptions) -> dict[str, float]:
             return {}
 
-        def __call__(self, g: Any, averages: tuple[Any, ...], numbers: dict[str, Any], group: dict[str, Any]) -> Any:
+        def __call__(self, g: Any, averages: tuple[Any, ...], numbers: dict[str, Any], group: GroupOptions) -> Any:
             return averages[0]
 
-        def dynamics(self, group: dict[str, Any]) -> Dynamics:
+        def dynamics(self, group: GroupOptions) -> Dynamics:
             return Dynamics("sgdm")
 
-        def starts(self, group: dict[str, Any]) -> bool:
+        def starts(self, group: GroupOptions) -> bool:
             return True
 
     weight = torch.ones(3, requires_grad=True)

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from equipoise.optim.matrix_rules import MuonRule
+from equipoise.optim.options import GroupOptions, group_options
 from equipoise.optim.rules import (
     AdamRule,
     LionRule,
@@ -115,18 +116,18 @@ class Candidate:
                 base = WORDS[self.rule]
         return base + (" without bias correction" if self.rule.startswith("adam") and not self.corrected else "")
 
-    def group(self) -> dict[str, Any]:
+    def group(self) -> GroupOptions:
         """The group that the rule reads."""
         first = self.factors[0] if self.factors else 0.0
         polar = dict(POLAR[self.polar])
         if self.polar == "quintic":
             polar["steps"] = self.quintics
-        return {
+        return group_options({
             "betas": self.factors, "momentum": first, "alpha": first, "eps": self.eps, "nesterov": self.nesterov,
             "bias_correction": self.corrected, "nested": self.rule == "adam_nested", "zero_init": self.zero_init,
             "polar": polar, "scale": "none", "flatten": not self.stacked, "split": self.split,
             "granularity": "neuron" if self.rows else "tensor", "role": "matrix",
-        }  # fmt: skip
+        })  # fmt: skip
 
 
 WORDS = {

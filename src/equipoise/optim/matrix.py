@@ -14,7 +14,16 @@ from equipoise.optim.engine.base import RuleOptimizer, state_dtype, without_auto
 from equipoise.optim.engine.validation import with_params
 from equipoise.optim.matrix_rules import DualRule, MuonRule, averaged
 from equipoise.optim.moves import Decay, Move
-from equipoise.optim.options import PLAIN_ADAM, DecayKind, Nonfinite, Params, documented, given
+from equipoise.optim.options import (
+    PLAIN_ADAM,
+    DecayKind,
+    GroupOptions,
+    Nonfinite,
+    Params,
+    documented,
+    given,
+    group_options,
+)
 from equipoise.optim.rules import AdamRule, Rule
 from equipoise.optim.sphere import Hyperball, Rotate
 from equipoise.theory.dynamics import SCALES
@@ -36,7 +45,7 @@ class MuonFamily(RuleOptimizer):
         fixed = {"scale": "none", "muon": None, "role": None, "betas": self._adam["betas"], "eps": self._adam["eps"]}
         super().__init__(params, PLAIN_ADAM | fixed | options, rule=self._matrix, move=move)
 
-    def pair(self, group: dict[str, Any]) -> tuple[Rule, Move]:
+    def pair(self, group: GroupOptions) -> tuple[Rule, Move]:
         """Muon's rule for groups of matrices, Adam's for the others; the move is the same."""
         return (self._matrix if group["muon"] else self._other), self.move
 
@@ -62,9 +71,8 @@ class MuonFamily(RuleOptimizer):
         if not muon:
             group = self._for_adam() | group
         super().add_param_group(group)
-        added = self.param_groups[-1]
         try:
-            _check_muon(added)
+            _check_muon(self.groups[-1])
         except ValueError:
             self.param_groups.pop()
             raise
@@ -110,7 +118,7 @@ def _options_of(name: str, given: Any) -> dict[str, Any]:
     return dict(given or {})
 
 
-def _check_muon(group: dict[str, Any]) -> None:
+def _check_muon(group: GroupOptions) -> None:
     _check.choice("scale", group["scale"], SCALES)
     _check.whole("split", group["split"], low=1)
     _check_polar(group["polar"])
@@ -119,7 +127,7 @@ def _check_muon(group: dict[str, Any]) -> None:
     for p in group["params"]:
         if p.ndim < 2:
             raise ValueError(f"muon = True for a parameter of shape {tuple(p.shape)}: must have two dimensions or more")
-        layout = MuonRule().dynamics(group | {"split": 1}).layout(tuple(p.shape))
+        layout = MuonRule().dynamics(group_options(group, split=1)).layout(tuple(p.shape))
         rows = 0 if layout is None else layout.rows
         if rows % int(group["split"]):
             raise ValueError(f"split = {group['split']}: must divide the {rows} rows of each matrix")
@@ -403,13 +411,13 @@ class SteepestDescent(RuleOptimizer):
         self._known = True
         self._refuse_sparse()
         if self.sharpness is not None and self._all_finite():
-            duals = [d for group in self.param_groups for d in self._duals(group)]
+            duals = [d for group in self.groups for d in self._duals(group)]
             first = duals[0] if duals else torch.zeros(())
             total = torch.stack([d.to(first.device, state_dtype(first)) for d in duals or [first]]).sum()
             for group in self.param_groups:
                 group["lr"] = total / self.sharpness  # a tensor: nothing waits for it
 
-    def _duals(self, group: dict[str, Any]) -> list[torch.Tensor]:
+    def _duals(self, group: GroupOptions) -> list[torch.Tensor]:
         """‖x‖†/s of each parameter, of the average that the step will have."""
         made = []
         numbers = self.rule.numbers(1, group)

@@ -16,6 +16,7 @@ from equipoise import geometry
 from equipoise.geometry import Norm, Operator
 from equipoise.optim.engine.distributed import divided, mesh_of, orthogonalization_cost, whole
 from equipoise.optim.engine.tensor_list import TensorList
+from equipoise.optim.options import GroupOptions
 from equipoise.optim.rules import Rule, described
 from equipoise.theory import Dynamics
 
@@ -33,10 +34,10 @@ class MatrixRule(Rule):
     compiles = False
     shares = True
 
-    def numbers(self, t: int, group: dict[str, Any]) -> dict[str, float]:
+    def numbers(self, t: int, group: GroupOptions) -> dict[str, float]:
         return {"take": 1 - group["momentum"], "momentum": group["momentum"]}
 
-    def parts(self, tensors: Sequence[Tensor], group: dict[str, Any]) -> list[list[int]]:
+    def parts(self, tensors: Sequence[Tensor], group: GroupOptions) -> list[list[int]]:
         """Small tensors together, up to `geometry.chunk` entries, equal shapes next to each other; large ones alone.
 
         So no more than a part's directions and temporaries are held at once. Of DTensors each rank has one in a part.
@@ -60,7 +61,7 @@ class MatrixRule(Rule):
 class MuonRule(MatrixRule):
     """u = scale · UVᵀ of the averaged gradient, matrices of one shape together."""
 
-    def __call__(self, g: Any, averages: tuple[Any, ...], numbers: dict[str, Any], group: dict[str, Any]) -> Any:
+    def __call__(self, g: Any, averages: tuple[Any, ...], numbers: dict[str, Any], group: GroupOptions) -> Any:
         x = averaged(g, *averages, nesterov=group["nesterov"], **numbers)
         tensors = x.tensors if isinstance(x, TensorList) else [x]
         own = bool(group["nesterov"])  # else it is the average itself
@@ -70,7 +71,7 @@ class MuonRule(MatrixRule):
             made = divided(tensors, lambda t: self._polar([t], group, False)[0])
         return TensorList(made) if isinstance(x, TensorList) else made[0]
 
-    def _polar(self, tensors: list[Tensor], group: dict[str, Any], own: bool) -> list[Tensor]:
+    def _polar(self, tensors: list[Tensor], group: GroupOptions, own: bool) -> list[Tensor]:
         sorts: dict[tuple[int, int, float], list[int]] = {}
         views = []
         dynamics = self.dynamics(group)
@@ -89,7 +90,7 @@ class MuonRule(MatrixRule):
                 made[i] = part.reshape(tensors[i].shape)
         return made
 
-    def dynamics(self, group: dict[str, Any]) -> Dynamics:
+    def dynamics(self, group: GroupOptions) -> Dynamics:
         return described(
             "muon", betas=(group["momentum"], 0.999), nesterov=bool(group["nesterov"]), scale=group["scale"],
             stacked=not group["flatten"] and group.get("role") != "conv", split=int(group["split"]),
@@ -100,23 +101,23 @@ class MuonRule(MatrixRule):
 class DualRule(MatrixRule):
     """u = dualize(x)/s in the group's norm, x the averaged gradient, s the layer's scale.  [theory] 8."""
 
-    def __call__(self, g: Any, averages: tuple[Any, ...], numbers: dict[str, Any], group: dict[str, Any]) -> Any:
+    def __call__(self, g: Any, averages: tuple[Any, ...], numbers: dict[str, Any], group: GroupOptions) -> Any:
         x = averaged(g, *averages, nesterov=group["nesterov"], **numbers)
         tensors = x.tensors if isinstance(x, TensorList) else [x]
         made = divided(tensors, lambda t: self.direction(t, group))
         return TensorList(made) if isinstance(x, TensorList) else made[0]
 
     @staticmethod
-    def direction(x: Tensor, group: dict[str, Any]) -> Tensor:
+    def direction(x: Tensor, group: GroupOptions) -> Tensor:
         """dualize(x)/s."""
         return _seen(x, group, lambda norm, y: _dualized(norm, y, group)) / group["layer_scale"]
 
     @staticmethod
-    def dual(x: Tensor, group: dict[str, Any]) -> Tensor:
+    def dual(x: Tensor, group: GroupOptions) -> Tensor:
         """‖x‖†/s."""
         return _seen(whole(x), group, lambda norm, y: _dual(norm, y, group)).sum() / group["layer_scale"]
 
-    def dynamics(self, group: dict[str, Any]) -> Dynamics:
+    def dynamics(self, group: GroupOptions) -> Dynamics:
         return described("ngd", known=False)  # a step of fixed length in its norm; the nearest that theory knows
 
 
@@ -124,24 +125,24 @@ STEEPEST = {"accuracy": 1e-2}
 """Of `geometry.polar` for steepest descent, where nothing else is asked for."""
 
 
-def _options(x: Tensor, group: dict[str, Any]) -> dict[str, Any]:
+def _options(x: Tensor, group: GroupOptions) -> dict[str, Any]:
     """Of `geometry.polar` for a matrix: the group's, or the exact factor in float64 and else the iteration."""
     return group["polar"] or ({"method": "svd"} if x.dtype == torch.float64 else STEEPEST)
 
 
-def _dualized(norm: Norm, x: Tensor, group: dict[str, Any]) -> Tensor:
+def _dualized(norm: Norm, x: Tensor, group: GroupOptions) -> Tensor:
     if isinstance(norm, Operator) and norm.spectral and norm.steps is None:
         return norm.iterated(x, **_options(x, group))
     return norm.dualize(x)
 
 
-def _dual(norm: Norm, x: Tensor, group: dict[str, Any]) -> Tensor:
+def _dual(norm: Norm, x: Tensor, group: GroupOptions) -> Tensor:
     if isinstance(norm, Operator) and norm.spectral and norm.steps is None:
         return (x * _dualized(norm, x, group)).sum()
     return norm.dual(x)
 
 
-def _seen(x: Tensor, group: dict[str, Any], what: Callable[[Norm, Tensor], Any]) -> Tensor:
+def _seen(x: Tensor, group: GroupOptions, what: Callable[[Norm, Tensor], Any]) -> Tensor:
     """What a norm says of a parameter: as a vector, or as the matrix outputs × inputs that it is.
 
     An embedding has one token, that is one input, in each row.

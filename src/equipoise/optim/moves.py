@@ -16,6 +16,7 @@ from torch import Tensor
 
 from equipoise.optim.engine.rate import add, rate
 from equipoise.optim.engine.tensor_list import TensorList, Traced
+from equipoise.optim.options import GroupOptions
 from equipoise.optim.rows import everywhere, row_count
 from equipoise.optim.rules import Ratio, Rule
 from equipoise.theory import Dynamics
@@ -41,12 +42,12 @@ def cautious(w: Any, u: Any, *, lr: Any, left: Any) -> None:
     add(w, u, -lr)
 
 
-def decay_of(group: dict[str, Any]) -> Any:
+def decay_of(group: GroupOptions) -> Any:
     """d, the share of the weight that a step's decay takes, for the group's kind of decay; a tensor where lr is one."""
     return decay_share(rate(group), float(group["weight_decay"]), decay=group["decay"], lr_max=group["lr_max"])
 
 
-def decay_options(group: dict[str, Any]) -> dict[str, Any]:
+def decay_options(group: GroupOptions) -> dict[str, Any]:
     """What theory is told of a group, whatever its rule."""
     lr_max = group["lr_max"] if group["decay"] in BY_LR_MAX else None
     return {
@@ -79,16 +80,16 @@ class Move(ABC):
     compiles: ClassVar[bool] = False
     """Whether it has a compiled kernel; your own moves run eagerly, unless they are `RowMove`s."""
 
-    def prepare(self, g: Tensor, w: Tensor, group: dict[str, Any]) -> Tensor:
+    def prepare(self, g: Tensor, w: Tensor, group: GroupOptions) -> Tensor:
         """The gradient as the rule sees it."""
         return g
 
-    def dynamics(self, rule: Dynamics, group: dict[str, Any]) -> Dynamics:
+    def dynamics(self, rule: Dynamics, group: GroupOptions) -> Dynamics:
         """What the rule and the move do together; for your own moves theory only knows their decay."""
         return varied(rule, **decay_options(group), known=False)
 
     @abstractmethod
-    def __call__(self, pieces: list[Piece], u: Any, *, rule: Rule, t: int, group: dict[str, Any]) -> None:
+    def __call__(self, pieces: list[Piece], u: Any, *, rule: Rule, t: int, group: GroupOptions) -> None:
         """Move the weights of the pieces by their directions, a `TensorList` or `Ratio` of one tensor each."""
 
 
@@ -100,7 +101,7 @@ def directions(u: Any, count: int) -> list[Tensor]:
     return tensors
 
 
-def direction(g: Any, w: Any, averages: tuple[Any, ...], *, rule: Rule, t: int, group: dict[str, Any]) -> Any:
+def direction(g: Any, w: Any, averages: tuple[Any, ...], *, rule: Rule, t: int, group: GroupOptions) -> Any:
     """The rule's direction for the gradients as a move has prepared them; the averages are changed in place."""
     if group["maximize"]:
         g = g.neg()
@@ -117,7 +118,7 @@ class Decay(Move):
 
     compiles = True
 
-    def dynamics(self, rule: Dynamics, group: dict[str, Any]) -> Dynamics:
+    def dynamics(self, rule: Dynamics, group: GroupOptions) -> Dynamics:
         options = decay_options(group)
         if group["l2"] and not group["weight_decay"]:
             options |= {"coupled": True, "decay": "lr"}
@@ -127,24 +128,24 @@ class Decay(Move):
                 options["known"] = False
         return varied(rule, **options)
 
-    def __call__(self, pieces: list[Piece], u: Any, *, rule: Rule, t: int, group: dict[str, Any]) -> None:
+    def __call__(self, pieces: list[Piece], u: Any, *, rule: Rule, t: int, group: GroupOptions) -> None:
         together = isinstance(u, TensorList) or (isinstance(u, Ratio) and isinstance(u.top, TensorList))
         w: Any = TensorList([piece.w for piece in pieces]) if together else pieces[0].w
         plain_step(w, u, step_numbers(group), group)
 
 
-def step_numbers(group: dict[str, Any]) -> dict[str, Any]:
+def step_numbers(group: GroupOptions) -> dict[str, Any]:
     """The numbers of a decayed step."""
     return {"lr": rate(group), "left": 1 - decay_of(group)}
 
 
-def plain_step(w: Any, u: Any, numbers: dict[str, Any], group: dict[str, Any]) -> None:
+def plain_step(w: Any, u: Any, numbers: dict[str, Any], group: GroupOptions) -> None:
     """`decayed` or `cautious`, by the group's kind of decay."""
     step = cautious if group["decay"] == "cautious" else decayed
     step(w, u, lr=numbers["lr"], left=numbers["left"])
 
 
-def turns(w: Tensor, group: dict[str, Any]) -> bool:
+def turns(w: Tensor, group: GroupOptions) -> bool:
     """Whether a parameter has its norm controlled: as the group says, or if it has two dimensions or more.
 
     Rows of one number cannot turn: with their norms kept they would never learn.
@@ -173,15 +174,15 @@ class Constrain(Move):
     average: ClassVar[float] = 0.99
     least_growth: ClassVar[float] = 0.01
 
-    def dynamics(self, rule: Dynamics, group: dict[str, Any]) -> Dynamics:
+    def dynamics(self, rule: Dynamics, group: GroupOptions) -> Dynamics:
         return varied(rule, **decay_options(group), move="constrain", rotate=group["rotate"])
 
-    def __call__(self, pieces: list[Piece], u: Any, *, rule: Rule, t: int, group: dict[str, Any]) -> None:
+    def __call__(self, pieces: list[Piece], u: Any, *, rule: Rule, t: int, group: GroupOptions) -> None:
         for piece, direction in zip(pieces, directions(u, len(pieces)), strict=True):
             add(piece.w, direction, -rate(group))
             self.hold(piece, t, group)
 
-    def hold(self, piece: Piece, t: int, group: dict[str, Any]) -> None:
+    def hold(self, piece: Piece, t: int, group: GroupOptions) -> None:
         """Hold one parameter to its bound, after its step; on the parameter's device alone."""
         w, state = piece.w, piece.state
         if not turns(w, group):
@@ -196,9 +197,10 @@ class Constrain(Move):
         state["multiplier"].add_((size - state["bound"]).clamp_min(-1e30), alpha=group["rate"]).clamp_(0.0, 0.5)
         w.mul_(1 - 2 * state["multiplier"])
 
-    def _find_bound(self, state: dict[str, Any], size: Tensor, t: int, group: dict[str, Any]) -> None:
+    def _find_bound(self, state: dict[str, Any], size: Tensor, t: int, group: GroupOptions) -> None:
         """Set κ once, by the group's way of choosing it."""
         kind, stretch = group["bound"], group["warm_start"]
+        assert stretch is not None  # filled in where the group was added
         if not isinstance(kind, str):
             state["bound"].fill_(float(kind))
         elif kind == "warm_start":

@@ -3,12 +3,86 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
-from typing import Any, Literal, TypeVar
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, TypeVar, cast
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 Params = Iterable[Any]
 DecayKind = Literal["lr", "schedule", "independent", "corrected", "cautious"]
 Nonfinite = Literal["ignore", "skip", "error"]
+
+
+class GroupOptions(TypedDict):
+    """A group of parameters as the engine, the rules and the moves read it.
+
+    It is torch's own dict, so that schedulers and checkpoints work as on any optimizer; this says what is in it. The
+    options of a rule or a move are there where the optimizer has that rule or move; its constructor explains them.
+    """
+
+    params: list[Tensor]
+    param_names: list[str]
+    name: str
+    role: str
+
+    lr: float | Tensor
+    weight_decay: float
+    decay: DecayKind
+    lr_max: float | None
+    l2: float
+    maximize: bool
+    foreach: bool | None
+    compile: bool | None
+    nonfinite: Nonfinite
+
+    # Rules
+    momentum: float
+    nesterov: bool
+    betas: tuple[float, float]
+    alpha: float
+    eps: float
+    zero_init: bool
+    bias_correction: bool
+    nested: bool
+
+    # Rules of whole matrices
+    muon: bool
+    polar: dict[str, Any]
+    scale: str
+    split: int
+    flatten: bool
+    layer_scale: float
+    beta2: float
+    row_eps: float
+
+    # Moves
+    rotate: bool | None
+    granularity: str | int
+    angle: float | None
+    own_angle: bool
+    center: bool
+    track: float | None
+    method: str
+    reference: str | None
+    norm: Any
+    speeds: Tensor | None
+    bound: str | float
+    rate: float
+    warm_start: int | None
+    trust: float
+    clip: float | None
+
+
+def group_options(group: Mapping[str, Any], **changes: Any) -> GroupOptions:
+    """A torch group with its options typed: the dict itself, or with changes a copy.
+
+    Args:
+        group: of an optimizer of ours.
+        changes: options that are others in the copy.
+    """
+    return cast(GroupOptions, {**group, **changes} if changes else group)
+
 
 SHARED: dict[str, Any] = {
     "weight_decay": 0.0,

@@ -17,7 +17,7 @@ from equipoise.optim.engine.rate import rate
 from equipoise.optim.engine.tensor_list import TensorList
 from equipoise.optim.matrix import MuonFamily
 from equipoise.optim.moves import Decay, Move, Piece, decay_of, directions, plain_step, step_numbers, turns, varied
-from equipoise.optim.options import PLAIN_ADAM, DecayKind, Nonfinite, Params, documented, given
+from equipoise.optim.options import PLAIN_ADAM, DecayKind, GroupOptions, Nonfinite, Params, documented, given
 from equipoise.optim.rows import as_rows, reduced, row_dot, row_norm
 from equipoise.optim.rules import AdamRule, Rule, SGDMRule
 from equipoise.optim.sphere import RowMove
@@ -34,11 +34,11 @@ class Trust(RowMove):
     columns = ("trust_ratio",)
     defaults: ClassVar[dict[str, Any]] = {"granularity": "tensor", "rotate": None}
 
-    def begin(self, w: Tensor, group: dict[str, Any]) -> tuple[Tensor, ...]:
+    def begin(self, w: Tensor, group: GroupOptions) -> tuple[Tensor, ...]:
         return (torch.ones_like(row_norm(w)),)
 
     def numbers(
-        self, rule: Rule, t: int, steps: int, group: dict[str, Any], shape: tuple[int, ...]
+        self, rule: Rule, t: int, steps: int, group: GroupOptions, shape: tuple[int, ...]
     ) -> dict[str, float] | None:
         lr, lost = rate(group), decay_of(group)
         still = isinstance(lr, float) and isinstance(lost, float) and lr == lost == 0.0
@@ -69,7 +69,7 @@ class LayerRate(Move):
 
     defaults: ClassVar[dict[str, Any]] = {"trust": 1e-3, "rotate": None}
 
-    def prepare(self, g: Tensor, w: Tensor, group: dict[str, Any]) -> Tensor:
+    def prepare(self, g: Tensor, w: Tensor, group: GroupOptions) -> Tensor:
         if not turns(w, group) or not w.numel():
             return g
         decay = float(group["weight_decay"])
@@ -80,7 +80,7 @@ class LayerRate(Move):
         # The rule's gradient is turned round where it is to be followed upwards; decay is not.
         return g.add(w, alpha=-decay if group["maximize"] else decay).mul_(local)
 
-    def __call__(self, pieces: list[Piece], u: Any, *, rule: Rule, t: int, group: dict[str, Any]) -> None:
+    def __call__(self, pieces: list[Piece], u: Any, *, rule: Rule, t: int, group: GroupOptions) -> None:
         for piece, one in zip(pieces, directions(u, len(pieces)), strict=True):
             numbers = step_numbers(group)
             plain_step(piece.w, one, numbers | {"left": 1.0} if turns(piece.w, group) else numbers, group)
@@ -97,11 +97,11 @@ class Clip(Move):
     defaults: ClassVar[dict[str, Any]] = {"clip": 0.01}
     least: ClassVar[float] = 1e-3
 
-    def dynamics(self, rule: Dynamics, group: dict[str, Any]) -> Dynamics:
+    def dynamics(self, rule: Dynamics, group: GroupOptions) -> Dynamics:
         found = Decay().dynamics(rule, group)
         return found if group["clip"] is None else varied(found, known=False)
 
-    def prepare(self, g: Tensor, w: Tensor, group: dict[str, Any]) -> Tensor:
+    def prepare(self, g: Tensor, w: Tensor, group: GroupOptions) -> Tensor:
         if group["clip"] is None or not g.numel():
             return g
         by = "neuron" if w.ndim > 1 else "tensor"
@@ -109,7 +109,7 @@ class Clip(Move):
         most, size = row_norm(as_rows(w, by)).clamp_min(self.least) * group["clip"], row_norm(rows)
         return (rows * torch.where(size > most, most / size.clamp_min(1e-38), 1.0)).reshape(g.shape)
 
-    def __call__(self, pieces: list[Piece], u: Any, *, rule: Rule, t: int, group: dict[str, Any]) -> None:
+    def __call__(self, pieces: list[Piece], u: Any, *, rule: Rule, t: int, group: GroupOptions) -> None:
         Decay()(pieces, u, rule=rule, t=t, group=group)
 
 
@@ -121,10 +121,10 @@ class EvenRows(Move):
     size: ClassVar[float] = 0.2
     """Root mean square of an update over lr, about Adam's."""
 
-    def dynamics(self, rule: Dynamics, group: dict[str, Any]) -> Dynamics:
+    def dynamics(self, rule: Dynamics, group: GroupOptions) -> Dynamics:
         return varied(Decay().dynamics(rule, group), scale="adam")  # an update's norm is Muon's of that scale
 
-    def __call__(self, pieces: list[Piece], u: Any, *, rule: Rule, t: int, group: dict[str, Any]) -> None:
+    def __call__(self, pieces: list[Piece], u: Any, *, rule: Rule, t: int, group: GroupOptions) -> None:
         beta2 = group["beta2"]
         made = []
         for piece, o in zip(pieces, directions(u, len(pieces)), strict=True):
@@ -325,7 +325,7 @@ class NorMuon(MuonFamily):
     ):
         super().__init__(params, given(locals()), EvenRows())
 
-    def pair(self, group: dict[str, Any]) -> tuple[Rule, Move]:
+    def pair(self, group: GroupOptions) -> tuple[Rule, Move]:
         """Muon's rule and even rows for groups of matrices, Adam's rule and decay for the others."""
         rule, move = super().pair(group)
         return (rule, move) if group["muon"] else (rule, _DECAY)

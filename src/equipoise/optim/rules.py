@@ -19,6 +19,7 @@ from typing import Any, ClassVar, final
 from torch import Tensor
 
 from equipoise.optim.engine.tensor_list import TensorList, Traced
+from equipoise.optim.options import GroupOptions
 from equipoise.optim.rows import as_rows, unit
 from equipoise.theory import Dynamics
 
@@ -111,28 +112,28 @@ class Rule(ABC):
     shares: ClassVar[bool] = False
     """Whether it works on whole tensors, which ranks share where tensors lie on several; then it is given them all."""
 
-    def parts(self, tensors: Sequence[Tensor], group: dict[str, Any]) -> list[list[int]]:
+    def parts(self, tensors: Sequence[Tensor], group: GroupOptions) -> list[list[int]]:
         """Which tensors are stepped in one call, rule and move, one part after the other: all, unless it says so."""
         return [list(range(len(tensors)))]
 
     @abstractmethod
-    def numbers(self, t: int, group: dict[str, Any]) -> dict[str, float]:
+    def numbers(self, t: int, group: GroupOptions) -> dict[str, float]:
         """All numbers in the equation that depend on step t: those that schedules and the step count change."""
 
     @abstractmethod
-    def __call__(self, g: Any, averages: tuple[Any, ...], numbers: dict[str, Any], group: dict[str, Any]) -> Any:
+    def __call__(self, g: Any, averages: tuple[Any, ...], numbers: dict[str, Any], group: GroupOptions) -> Any:
         """The direction u; the averages are changed in place. Of the group only switches are read."""
 
-    def starts(self, group: dict[str, Any]) -> bool:
+    def starts(self, group: GroupOptions) -> bool:
         """Whether the averages start at the first gradient instead of zero."""
         return False
 
-    def start(self, g: Any, averages: tuple[Any, ...], group: dict[str, Any]) -> None:
+    def start(self, g: Any, averages: tuple[Any, ...], group: GroupOptions) -> None:
         """Set averages that do not start at zero; needed if `starts` is true."""
         raise NotImplementedError(f"{type(self).__name__}: starts() is true, so start() must say from what")
 
     @abstractmethod
-    def dynamics(self, group: dict[str, Any]) -> Dynamics:
+    def dynamics(self, group: GroupOptions) -> Dynamics:
         """What theory knows about the direction; the move adds what it does with it."""
 
 
@@ -148,13 +149,13 @@ class SGDMRule(Rule):
 
     state = ("momentum_buffer",)
 
-    def numbers(self, t: int, group: dict[str, Any]) -> dict[str, float]:
+    def numbers(self, t: int, group: GroupOptions) -> dict[str, float]:
         return {"momentum": group["momentum"]}
 
-    def __call__(self, g: Any, averages: tuple[Any, ...], numbers: dict[str, Any], group: dict[str, Any]) -> Any:
+    def __call__(self, g: Any, averages: tuple[Any, ...], numbers: dict[str, Any], group: GroupOptions) -> Any:
         return sgdm(g, *averages, nesterov=group["nesterov"], **numbers)
 
-    def dynamics(self, group: dict[str, Any]) -> Dynamics:
+    def dynamics(self, group: GroupOptions) -> Dynamics:
         return described("sgdm", betas=(group["momentum"], 0.999), nesterov=bool(group["nesterov"]), coupled=False)
 
 
@@ -164,13 +165,13 @@ class RMSPropRule(Rule):
 
     state = ("square_avg",)
 
-    def numbers(self, t: int, group: dict[str, Any]) -> dict[str, float]:
+    def numbers(self, t: int, group: GroupOptions) -> dict[str, float]:
         return {"keep2": group["alpha"], "take2": 1 - group["alpha"], "eps": max(group["eps"], LEAST)}
 
-    def __call__(self, g: Any, averages: tuple[Any, ...], numbers: dict[str, Any], group: dict[str, Any]) -> Any:
+    def __call__(self, g: Any, averages: tuple[Any, ...], numbers: dict[str, Any], group: GroupOptions) -> Any:
         return rmsprop(g, *averages, **numbers)
 
-    def dynamics(self, group: dict[str, Any]) -> Dynamics:
+    def dynamics(self, group: GroupOptions) -> Dynamics:
         return described("rmsprop", betas=(0.0, group["alpha"]), eps=float(group["eps"]))
 
 
@@ -180,7 +181,7 @@ class AdamRule(Rule):
 
     state = ("exp_avg", "exp_avg_sq")
 
-    def numbers(self, t: int, group: dict[str, Any]) -> dict[str, float]:
+    def numbers(self, t: int, group: GroupOptions) -> dict[str, float]:
         (beta1, beta2), corrected = group["betas"], group["bias_correction"]
         fill, root = (1 - beta1**t, math.sqrt(1 - beta2**t)) if corrected else (1.0, 1.0)
         numbers = {"take1": 1 - beta1, "keep2": beta2, "take2": 1 - beta2, "eps": max(group["eps"] * root, LEAST)}
@@ -188,20 +189,20 @@ class AdamRule(Rule):
             return numbers | {"keep1": beta1, "take1": (1 - beta1) * root, "scale": 1 / fill}
         return numbers | {"scale": root / fill}
 
-    def __call__(self, g: Any, averages: tuple[Any, ...], numbers: dict[str, Any], group: dict[str, Any]) -> Any:
+    def __call__(self, g: Any, averages: tuple[Any, ...], numbers: dict[str, Any], group: GroupOptions) -> Any:
         return (adam_nested if group["nested"] else adam)(g, *averages, **numbers)
 
-    def starts(self, group: dict[str, Any]) -> bool:
+    def starts(self, group: GroupOptions) -> bool:
         return not group["zero_init"]
 
-    def start(self, g: Any, averages: tuple[Any, ...], group: dict[str, Any]) -> None:
+    def start(self, g: Any, averages: tuple[Any, ...], group: GroupOptions) -> None:
         m, v = averages
         m.copy_(g)
         v.copy_(g).mul_(g)
         if group["nested"]:
             m.copy_(g.sign())  # the average of g/√v, where v = g²
 
-    def dynamics(self, group: dict[str, Any]) -> Dynamics:
+    def dynamics(self, group: GroupOptions) -> Dynamics:
         return described(
             "adam_nested" if group["nested"] else "adamw", betas=tuple(group["betas"]), eps=float(group["eps"]),
             bias_correction=bool(group["bias_correction"]), zero_init=bool(group["zero_init"]),
@@ -214,13 +215,13 @@ class SignSGDMRule(Rule):
 
     state = ("exp_avg",)
 
-    def numbers(self, t: int, group: dict[str, Any]) -> dict[str, float]:
+    def numbers(self, t: int, group: GroupOptions) -> dict[str, float]:
         return {"take1": 1 - group["momentum"]}
 
-    def __call__(self, g: Any, averages: tuple[Any, ...], numbers: dict[str, Any], group: dict[str, Any]) -> Any:
+    def __call__(self, g: Any, averages: tuple[Any, ...], numbers: dict[str, Any], group: GroupOptions) -> Any:
         return signsgdm(g, *averages, **numbers)
 
-    def dynamics(self, group: dict[str, Any]) -> Dynamics:
+    def dynamics(self, group: GroupOptions) -> Dynamics:
         return described("signsgdm", betas=(group["momentum"], 0.999))
 
 
@@ -230,13 +231,13 @@ class LionRule(Rule):
 
     state = ("exp_avg",)
 
-    def numbers(self, t: int, group: dict[str, Any]) -> dict[str, float]:
+    def numbers(self, t: int, group: GroupOptions) -> dict[str, float]:
         return {"take1": 1 - group["betas"][0], "take2": 1 - group["betas"][1]}
 
-    def __call__(self, g: Any, averages: tuple[Any, ...], numbers: dict[str, Any], group: dict[str, Any]) -> Any:
+    def __call__(self, g: Any, averages: tuple[Any, ...], numbers: dict[str, Any], group: GroupOptions) -> Any:
         return lion(g, *averages, **numbers)
 
-    def dynamics(self, group: dict[str, Any]) -> Dynamics:
+    def dynamics(self, group: GroupOptions) -> Dynamics:
         return described("lion", betas=tuple(group["betas"]))
 
 
@@ -247,10 +248,10 @@ class NormalizedRule(Rule):
     state = ()
     by_rows = True
 
-    def numbers(self, t: int, group: dict[str, Any]) -> dict[str, float]:
+    def numbers(self, t: int, group: GroupOptions) -> dict[str, float]:
         return {}
 
-    def __call__(self, g: Any, averages: tuple[Any, ...], numbers: dict[str, Any], group: dict[str, Any]) -> Any:
+    def __call__(self, g: Any, averages: tuple[Any, ...], numbers: dict[str, Any], group: GroupOptions) -> Any:
         if isinstance(g, TensorList):
             return TensorList([self(x, (), numbers, group) for x in g.tensors])
         if isinstance(g, Traced):  # rows already
@@ -258,5 +259,5 @@ class NormalizedRule(Rule):
         flat = as_rows(g, group["granularity"])
         return unit(flat).reshape(g.shape)
 
-    def dynamics(self, group: dict[str, Any]) -> Dynamics:
+    def dynamics(self, group: GroupOptions) -> Dynamics:
         return described("ngd")

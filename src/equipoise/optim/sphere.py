@@ -25,6 +25,7 @@ from equipoise.optim.moves import (
     turns,
     varied,
 )
+from equipoise.optim.options import GroupOptions
 from equipoise.optim.rows import (
     as_rows,
     centred,
@@ -51,7 +52,7 @@ QUIET = 0.01
 """Share of the tracked square below which a direction is held for what is left of earlier gradients."""
 
 
-def on_sphere(rule: Dynamics, group: dict[str, Any]) -> Dynamics:
+def on_sphere(rule: Dynamics, group: GroupOptions) -> Dynamics:
     """What a rule does whose directions turn rows by the rotation at which lr and weight decay would settle.
 
     SGDM's decay is taken as torch's, through its momentum ([kosson2024] Table 1), unless it is of another kind; L2 in
@@ -76,12 +77,12 @@ class RowMove(Move):
     """Names of the numbers that it keeps of each row, in the state."""
 
     @abstractmethod
-    def begin(self, w: Tensor, group: dict[str, Any]) -> tuple[Tensor, ...]:
+    def begin(self, w: Tensor, group: GroupOptions) -> tuple[Tensor, ...]:
         """The initial columns, for the rows of w."""
 
     @abstractmethod
     def numbers(
-        self, rule: Rule, t: int, steps: int, group: dict[str, Any], shape: tuple[int, ...]
+        self, rule: Rule, t: int, steps: int, group: GroupOptions, shape: tuple[int, ...]
     ) -> dict[str, float] | None:
         """The numbers of step t, the tracker's `steps`-th, for this shape; None: the weights do not move."""
 
@@ -95,15 +96,15 @@ class RowMove(Move):
     ) -> tuple[tuple[Tensor, ...], Tensor, Tensor]:
         """The new columns, keep and push of the rows, from their inner products and the numbers for their size."""
 
-    def products(self, w: Tensor, d: Tensor, group: dict[str, Any]) -> tuple[Tensor, Tensor, Tensor]:
+    def products(self, w: Tensor, d: Tensor, group: GroupOptions) -> tuple[Tensor, Tensor, Tensor]:
         """‖w‖², ⟨d,w⟩, ‖d‖² of the rows, of what `direction` makes of d, in one pass."""
         return row_dot(w, w), row_dot(d, w), row_dot(d, d)
 
-    def direction(self, d: Tensor, group: dict[str, Any]) -> Tensor:
+    def direction(self, d: Tensor, group: GroupOptions) -> Tensor:
         """The directions that rows are moved along."""
         return d
 
-    def given(self, column: Tensor, group: dict[str, Any]) -> tuple[Tensor, ...]:
+    def given(self, column: Tensor, group: GroupOptions) -> tuple[Tensor, ...]:
         """More columns, which the group gives and no step changes, of the type and on the ranks of another."""
         return ()
 
@@ -111,7 +112,7 @@ class RowMove(Move):
         """How many steps the tracker of this parameter will have seen after the next."""
         return value_of(state.get("row_step", 0)) + 1
 
-    def start(self, piece: Piece, group: dict[str, Any]) -> None:
+    def start(self, piece: Piece, group: GroupOptions) -> None:
         """Give a parameter's state the columns, if it lacks them."""
         rows = as_rows(piece.w, group["granularity"])
         first = piece.state.get(self.columns[0])
@@ -120,7 +121,7 @@ class RowMove(Move):
             piece.state.update(zip(self.columns, self.begin(rows, group), strict=True))
             piece.state["row_step"] = count_of(0)
 
-    def __call__(self, pieces: list[Piece], u: Any, *, rule: Rule, t: int, group: dict[str, Any]) -> None:
+    def __call__(self, pieces: list[Piece], u: Any, *, rule: Rule, t: int, group: GroupOptions) -> None:
         for piece, direction in zip(pieces, directions(u, len(pieces)), strict=True):
             if not turns(piece.w, group):
                 plain_step(piece.w, direction, step_numbers(group), group)
@@ -131,7 +132,7 @@ class RowMove(Move):
             else:  # a distributed checkpoint is loaded into the state that a step of lr 0 makes
                 self.start(piece, group)
 
-    def move(self, piece: Piece, u: Tensor, numbers: dict[str, float], group: dict[str, Any]) -> None:
+    def move(self, piece: Piece, u: Tensor, numbers: dict[str, float], group: GroupOptions) -> None:
         """Move the rows of one parameter."""
         self.start(piece, group)
         state = piece.state
@@ -149,7 +150,7 @@ class RowMove(Move):
         d: Tensor,
         columns: tuple[Tensor, ...],
         numbers: dict[str, float],
-        group: dict[str, Any],
+        group: GroupOptions,
         out: Tensor | None = None,
     ) -> tuple[tuple[Tensor, ...], Tensor]:
         """The new columns, and the rows moved along their directions; into `out`, which may be w itself."""
@@ -193,16 +194,16 @@ class Rotate(RowMove):
         "rotate": None,
     }
 
-    def dynamics(self, rule: Dynamics, group: dict[str, Any]) -> Dynamics:
+    def dynamics(self, rule: Dynamics, group: GroupOptions) -> Dynamics:
         angle = group["angle"]
         return varied(on_sphere(rule, group), angle=None if angle is None else float(angle))
 
-    def prepare(self, g: Tensor, w: Tensor, group: dict[str, Any]) -> Tensor:
+    def prepare(self, g: Tensor, w: Tensor, group: GroupOptions) -> Tensor:
         if not group["center"] or group["reference"] == "paper" or not turns(w, group):
             return g
         return centred(as_rows(g, group["granularity"])).reshape(g.shape)
 
-    def products(self, w: Tensor, d: Tensor, group: dict[str, Any]) -> tuple[Tensor, Tensor, Tensor]:
+    def products(self, w: Tensor, d: Tensor, group: GroupOptions) -> tuple[Tensor, Tensor, Tensor]:
         ww, dw, dd = super().products(w, d, group)
         if not group["center"]:
             return ww, dw, dd
@@ -212,13 +213,13 @@ class Rotate(RowMove):
         left = dd - mean * row_sum(d)
         return ww, dw - mean * row_sum(w), torch.where(left > 16 * torch.finfo(dd.dtype).eps * dd, left, 0.0)
 
-    def direction(self, d: Tensor, group: dict[str, Any]) -> Tensor:
+    def direction(self, d: Tensor, group: GroupOptions) -> Tensor:
         return d - row_mean(d) if group["center"] else d
 
-    def given(self, column: Tensor, group: dict[str, Any]) -> tuple[Tensor, ...]:
+    def given(self, column: Tensor, group: GroupOptions) -> tuple[Tensor, ...]:
         return () if group["speeds"] is None else (column_like(group["speeds"].reshape(-1, 1), column),)
 
-    def begin(self, w: Tensor, group: dict[str, Any]) -> tuple[Tensor, ...]:
+    def begin(self, w: Tensor, group: GroupOptions) -> tuple[Tensor, ...]:
         n = row_norm(w)
         if group["norm"] is not None:
             goal: Any = float(group["norm"])
@@ -230,7 +231,7 @@ class Rotate(RowMove):
         return torch.where(n > 0, n, -goal), torch.zeros_like(n)
 
     def numbers(
-        self, rule: Rule, t: int, steps: int, group: dict[str, Any], shape: tuple[int, ...]
+        self, rule: Rule, t: int, steps: int, group: GroupOptions, shape: tuple[int, ...]
     ) -> dict[str, float] | None:
         given, wd = group["angle"], float(group["weight_decay"])
         if given is None and wd == 0 and known_rate(group) > 0:
@@ -283,7 +284,7 @@ class Rotate(RowMove):
         n = torch.where(growing & (reached >= goal * goal) & (reached < math.inf), goal, n)
         return (n, nu), torch.where(still, left, keep), torch.where(still, lr, shrink * length)
 
-    def __call__(self, pieces: list[Piece], u: Any, *, rule: Rule, t: int, group: dict[str, Any]) -> None:
+    def __call__(self, pieces: list[Piece], u: Any, *, rule: Rule, t: int, group: GroupOptions) -> None:
         if group["reference"] != "paper":
             super().__call__(pieces, u, rule=rule, t=t, group=group)
             return
@@ -299,7 +300,7 @@ class Rotate(RowMove):
                 self._paper(piece, direction, angle=numbers["angle"], t=t, group=group)
 
     @staticmethod
-    def _paper(piece: Piece, u: Tensor, *, angle: float, t: int, group: dict[str, Any]) -> None:
+    def _paper(piece: Piece, u: Tensor, *, angle: float, t: int, group: GroupOptions) -> None:
         """Algorithm 1, lines 9–13, literally (its loop centres; `center=False` leaves that out)."""
         w, d = as_rows(piece.w, group["granularity"]), as_rows(u, group["granularity"])
         n, nu, beta = piece.state["row_norm"], piece.state["row_square"], group["track"]
@@ -324,14 +325,14 @@ class Hyperball(RowMove):
     columns = ("row_norm",)
     defaults: ClassVar[dict[str, Any]] = {"granularity": "tensor", "rotate": None}
 
-    def dynamics(self, rule: Dynamics, group: dict[str, Any]) -> Dynamics:
+    def dynamics(self, rule: Dynamics, group: GroupOptions) -> Dynamics:
         return varied(rule, **decay_options(group), move="hyperball", rotate=group["rotate"])
 
-    def begin(self, w: Tensor, group: dict[str, Any]) -> tuple[Tensor, ...]:
+    def begin(self, w: Tensor, group: GroupOptions) -> tuple[Tensor, ...]:
         return (row_norm(w),)
 
     def numbers(
-        self, rule: Rule, t: int, steps: int, group: dict[str, Any], shape: tuple[int, ...]
+        self, rule: Rule, t: int, steps: int, group: GroupOptions, shape: tuple[int, ...]
     ) -> dict[str, float] | None:
         lr = rate(group)
         return None if isinstance(lr, float) and lr == 0.0 else {"lr": lr}

@@ -23,6 +23,7 @@ from equipoise.optim.engine.holder import Held, Holder, steppable, within_a_step
 from equipoise.optim.engine.rate import known_rate, rate
 from equipoise.optim.engine.validation import check_granularity
 from equipoise.optim.moves import Piece, turns, varied
+from equipoise.optim.options import GroupOptions, group_options
 from equipoise.optim.rows import center_rows
 from equipoise.optim.rules import Rule, described
 from equipoise.optim.sphere import Rotate, RowMove, on_sphere
@@ -38,13 +39,13 @@ class _Unknown(Rule):
 
     state = ()
 
-    def numbers(self, t: int, group: dict[str, Any]) -> dict[str, float]:
+    def numbers(self, t: int, group: GroupOptions) -> dict[str, float]:
         return {}
 
-    def __call__(self, g: Any, averages: tuple[Any, ...], numbers: dict[str, Any], group: dict[str, Any]) -> Any:
+    def __call__(self, g: Any, averages: tuple[Any, ...], numbers: dict[str, Any], group: GroupOptions) -> Any:
         return g
 
-    def dynamics(self, group: dict[str, Any]) -> Dynamics:
+    def dynamics(self, group: GroupOptions) -> Dynamics:
         return described("ngd", known=False)
 
 
@@ -95,7 +96,7 @@ class Rotational(Holder):
                 "optimizers, wrap each of its two"
             )
         if isinstance(self.inner, RuleOptimizer) and any(
-            isinstance(self.inner.pair(group)[1], RowMove) for group in self.inner.param_groups
+            isinstance(self.inner.pair(group)[1], RowMove) for group in self.inner.groups
         ):
             raise ValueError(f"optimizer = {type(self.inner).__name__}: must be one that does not keep norms itself")
         _check.choice("method", method, ("exact", "small_step"))
@@ -119,7 +120,7 @@ class Rotational(Holder):
     def _check_group(self, group: dict[str, Any]) -> None:
         """Refuse what cannot be turned, and an optimizer without a known rotation now, not at the first step."""
         own = {"granularity": self._parts(group), "rotate": group.get("rotate"), "params": group["params"]}
-        check_granularity(own)
+        check_granularity(group_options(own))
         turning = [p for p in group["params"] if self._turns(p, group)]
         for p in turning:
             if p.dtype in LOW_PRECISION:
@@ -191,7 +192,7 @@ class Rotational(Holder):
         return [p for g in self.param_groups for p in g["params"] if self._turns(p, g)]
 
     def _turns(self, p: Tensor, group: dict[str, Any]) -> bool:
-        return turns(p, {"rotate": group.get("rotate"), "granularity": self._parts(group)})
+        return turns(p, group_options({"rotate": group.get("rotate"), "granularity": self._parts(group)}))
 
     def dynamics(self, group: dict[str, Any]) -> Dynamics:
         """What theory knows of a group: the inner optimizer's rule, with rows that turn by the angle."""
@@ -199,7 +200,7 @@ class Rotational(Holder):
         angle = self._given(group)
         options = {"decay": inner.decay, "lr_max": inner.lr_max, "maximize": inner.maximize}
         options |= {"rotate": group.get("rotate"), "method": self._options["method"]}
-        return varied(on_sphere(inner, options), angle=math.nan if callable(angle) else angle)
+        return varied(on_sphere(inner, group_options(options)), angle=math.nan if callable(angle) else angle)
 
     def _given(self, group: dict[str, Any]) -> float | Callable[[int], float] | None:
         """The angle of a group: its own, or the wrapper's."""
@@ -216,7 +217,7 @@ class Rotational(Holder):
             raise ValueError(
                 f"angle = None: must be given for {type(self.inner).__name__}, whose rotation is not known"
             )
-        lr, wd = known_rate(group), float(group.get("weight_decay", 0.0) or 0.0)
+        lr, wd = known_rate(group_options(group)), float(group.get("weight_decay", 0.0) or 0.0)
         if wd == 0:
             raise ValueError("weight_decay = 0 in the inner optimizer: must be > 0 to set the rotation; or give angle")
         return known.asked(shape, lr=lr, weight_decay=wd)
@@ -242,9 +243,11 @@ class Rotational(Holder):
 
     def _turn_one(self, p: Tensor, old: Tensor, group: dict[str, Any], angle: float) -> None:
         """Turn the weights of before, in place, along the step that the inner optimizer has taken from them to p."""
-        state, lr = self.state[p], rate(group)
-        options = self._options | {"lr": lr, "weight_decay": 0.0, "decay": "lr", "lr_max": None, "maximize": False}
-        options |= {"angle": angle, "granularity": self._parts(group)}
+        state, lr = self.state[p], rate(group_options(group))
+        options = group_options(
+            self._options, lr=lr, weight_decay=0.0, decay="lr", lr_max=None, maximize=False, angle=angle,
+            granularity=self._parts(group),
+        )  # fmt: skip
         stays = isinstance(lr, float) and lr == 0.0
         numbers = None if stays else self._rotate.numbers(self._rule, 1, self._rotate.steps(state), options, ())
         if numbers is None:  # a distributed checkpoint is loaded into the state that a step of lr 0 makes

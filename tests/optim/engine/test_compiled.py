@@ -18,6 +18,7 @@ from tests.optim.table import ALL, Row
 
 import equipoise as eq
 from equipoise.optim.engine import compiled, step_layout
+from equipoise.optim.options import group_options
 
 CXX = os.environ.get("CXX", "g++")
 pytestmark = pytest.mark.skipif(shutil.which(CXX) is None, reason=f"needs a C++ compiler: {CXX} is not installed")
@@ -242,21 +243,21 @@ def test_lr_zero_moves_nothing() -> None:
 
 
 def test_large_groups_are_compiled_by_themselves_after_some_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    group = {"params": parameters([(4, 4)]), "compile": None}
+    group = group_options({"params": parameters([(4, 4)]), "compile": None})
     assert not step_layout.wanted(group, 1000)
     monkeypatch.setattr(step_layout, "AUTO_WEIGHTS", 16)
     assert step_layout.wanted(group, step_layout.AUTO_STEP)
     assert not step_layout.wanted(group, step_layout.AUTO_STEP - 1)
-    assert not step_layout.wanted(group | {"compile": False}, step_layout.AUTO_STEP)
+    assert not step_layout.wanted(group_options(group, compile=False), step_layout.AUTO_STEP)
 
 
 def test_small_groups_are_compiled_when_it_pays(monkeypatch: pytest.MonkeyPatch) -> None:
-    group = {"params": parameters([(4, 4)]), "compile": None}
+    group = group_options({"params": parameters([(4, 4)]), "compile": None})
     monkeypatch.setattr(step_layout, "AUTO_TOTAL", 16 * 40)
     assert [t for t in range(1, 60) if step_layout.wanted(group, t)] == list(range(40, 60))
-    assert not step_layout.wanted(group | {"compile": False}, 50)
+    assert not step_layout.wanted(group_options(group, compile=False), 50)
     elsewhere = [torch.nn.Parameter(torch.zeros(4, 4, device="meta"))]
-    assert not step_layout.wanted(group | {"params": elsewhere}, 50)
+    assert not step_layout.wanted(group_options(group, params=elsewhere), 50)
 
 
 @pytest.mark.parametrize("make", [eq.AdamW, eq.RotationalAdamW, eq.HyperballAdamW])

@@ -13,6 +13,7 @@ import equipoise as eq
 from equipoise.optim import Decay, Move, Rotate, Rule, RuleOptimizer
 from equipoise.optim.engine import compiled
 from equipoise.optim.moves import Piece, directions
+from equipoise.optim.options import GroupOptions
 from equipoise.theory import Dynamics
 
 needs_compiler = pytest.mark.skipif(shutil.which(os.environ.get("CXX", "g++")) is None, reason="needs a C++ compiler")
@@ -150,14 +151,14 @@ class Listed(Rule):
         self.milestones = [1, 2]
         self.last = 0
 
-    def numbers(self, t: int, group: dict[str, Any]) -> dict[str, float]:
+    def numbers(self, t: int, group: GroupOptions) -> dict[str, float]:
         self.last = t
         return {"b": 0.9}
 
-    def __call__(self, g: Any, averages: tuple[Any, ...], numbers: dict[str, Any], group: dict[str, Any]) -> Any:
+    def __call__(self, g: Any, averages: tuple[Any, ...], numbers: dict[str, Any], group: GroupOptions) -> Any:
         return averages[0].mul_(numbers["b"]).add_(g)
 
-    def dynamics(self, group: dict[str, Any]) -> Dynamics:
+    def dynamics(self, group: GroupOptions) -> Dynamics:
         return Dynamics("sgdm")
 
 
@@ -198,7 +199,7 @@ def test_a_rule_of_ones_own_needs_no_options_but_its_own() -> None:
 class Backwards(Move):
     """w ← w + ηu."""
 
-    def __call__(self, pieces: list[Piece], u: Any, *, rule: Rule, t: int, group: dict[str, Any]) -> None:
+    def __call__(self, pieces: list[Piece], u: Any, *, rule: Rule, t: int, group: GroupOptions) -> None:
         for piece, direction in zip(pieces, directions(u, len(pieces)), strict=True):
             piece.w.add_(direction, alpha=float(group["lr"]))
 

@@ -25,7 +25,7 @@ from equipoise.optim.engine.step_layout import StepLayout
 from equipoise.optim.engine.tensor_list import TensorList
 from equipoise.optim.engine.validation import check_group, listed, with_params
 from equipoise.optim.moves import Move, Piece, direction, turns, varied
-from equipoise.optim.options import SHARED
+from equipoise.optim.options import SHARED, GroupOptions, group_options
 from equipoise.optim.rows import all_finite, center_rows, everywhere
 from equipoise.optim.rules import Rule
 from equipoise.theory import Dynamics
@@ -97,11 +97,16 @@ class RuleOptimizer(Optimizer):
         self._clock = Clock("step")
         self._batches: dict[int, StepBatch] = {}
 
-    def pair(self, group: dict[str, Any]) -> tuple[Rule, Move]:
+    @property
+    def groups(self) -> list[GroupOptions]:
+        """`param_groups`, with their options typed."""
+        return [group_options(group) for group in self.param_groups]
+
+    def pair(self, group: GroupOptions) -> tuple[Rule, Move]:
         """The rule and the move of a group; the same for all groups, unless an optimizer overrides this."""
         return self.rule, self.move
 
-    def dynamics(self, group: dict[str, Any]) -> Dynamics:
+    def dynamics(self, group: GroupOptions) -> Dynamics:
         """What theory knows about a group: its rule and its move."""
         rule, move = self.pair(group)
         found = move.dynamics(rule.dynamics(group), group)
@@ -117,7 +122,7 @@ class RuleOptimizer(Optimizer):
         """
         given = "angle" in param_group
         super().add_param_group(with_params(param_group))
-        group = self.param_groups[-1]
+        group = group_options(self.param_groups[-1])
         try:
             if "angle" in group:
                 group["own_angle"] = given
@@ -204,7 +209,7 @@ class RuleOptimizer(Optimizer):
             self.skipped += 1
             return
         moves = self._moves()
-        for group in self.param_groups:
+        for group in self.groups:
             before = [] if moves is None else [p.detach().clone() for p in group["params"]]
             self._step_group(group)
             for p, w in zip(group["params"], before, strict=False):
@@ -248,7 +253,7 @@ class RuleOptimizer(Optimizer):
             )
         return False
 
-    def _step_group(self, group: dict[str, Any]) -> None:
+    def _step_group(self, group: GroupOptions) -> None:
         check_rate(group)  # a schedule may have set it, and weight decay, to anything
         _check.number("weight_decay", group["weight_decay"], low=0)
         live = [p for p in group["params"] if p.grad is not None and p.numel()]
@@ -282,7 +287,7 @@ class RuleOptimizer(Optimizer):
         for p, w in low:
             p.copy_(w)
 
-    def _batch_of(self, live: list[Tensor], group: dict[str, Any]) -> StepBatch:
+    def _batch_of(self, live: list[Tensor], group: GroupOptions) -> StepBatch:
         """The parameters' states and sorts, looked at again only when they are others than last time."""
         states = [self.state[p] for p in live]
         batch = self._batches.get(id(group))
@@ -303,7 +308,7 @@ class RuleOptimizer(Optimizer):
         dtype: torch.dtype,
         t: int,
         together: bool,
-        group: dict[str, Any],
+        group: GroupOptions,
     ) -> None:
         rule, move = self.pair(group)
 

@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from equipoise.optim.moves import Move, direction, plain_step
+from equipoise.optim.options import GroupOptions, group_options
 from equipoise.optim.rules import Ratio, Rule
 from equipoise.optim.sphere import RowMove
 
@@ -51,9 +52,9 @@ class Chunks:
         group: its options.
     """
 
-    def __init__(self, rule: Rule, move: Move, t: int, group: dict[str, Any]):
+    def __init__(self, rule: Rule, move: Move, t: int, group: GroupOptions):
         self._rule, self._move, self._t = rule, move, t
-        self._group = group | {"granularity": "neuron"} if isinstance(move, RowMove) else group
+        self._group = group_options(group, granularity="neuron") if isinstance(move, RowMove) else group
 
     def _direction(self, w: Tensor, g: Tensor, averages: tuple[Tensor, ...]) -> Any:
         g = self._move.prepare(g.to(w.dtype), w, self._group)

@@ -27,6 +27,7 @@ from equipoise.optim.engine.loops import COLUMN, MATRIX, Loops, UnsupportedError
 from equipoise.optim.engine.packs import laid
 from equipoise.optim.engine.tensor_list import Traced
 from equipoise.optim.moves import Move, plain_step
+from equipoise.optim.options import group_options
 from equipoise.optim.rows import centred
 from equipoise.optim.rules import Ratio, Rule
 from equipoise.optim.sphere import RowMove
@@ -89,7 +90,7 @@ class Kind:
 
 def _step(kind: Kind) -> Callable[..., list[Tensor]]:
     """The step, to be traced."""
-    group, move = dict(kind.switches), kind.move
+    group, move = group_options(dict(kind.switches)), kind.move
 
     def step(numbers: Tensor, w: Tensor, g: Tensor, *others: Tensor) -> list[Tensor]:
         named = dict(zip(kind.numbers, numbers.unbind(), strict=True))

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from equipoise import _check
 from equipoise.optim.engine.tensor_list import Traced
+from equipoise.optim.options import GroupOptions
 
 
 def hollow(x: Any) -> bool:
@@ -26,24 +27,24 @@ def readable(x: Any) -> bool:
     return x.device.type == "cpu" and (not hollow(x) or getattr(x, "constant", None) is not None)
 
 
-def rate(group: dict[str, Any]) -> Any:
+def rate(group: GroupOptions) -> Any:
     """The lr of a group: a float, or a tensor without dimensions that is not read."""
-    lr = group["lr"]
+    lr: Any = group["lr"]
     return float(lr) if readable(lr) else lr.detach()
 
 
-def check_rate(group: dict[str, Any]) -> None:
+def check_rate(group: GroupOptions) -> None:
     """Refuse an lr that makes no sense, as far as it may be read."""
-    lr = group["lr"]
+    lr: Any = group["lr"]
     if readable(lr):
         _check.number("lr", lr, low=0)
     elif lr.numel() != 1:
         raise ValueError(f"lr is a tensor of shape {tuple(lr.shape)}: must be one number")
 
 
-def known_rate(group: dict[str, Any]) -> float:
+def known_rate(group: GroupOptions) -> float:
     """The lr of a group as a number, refused where the host would have to wait for it."""
-    lr = group["lr"]
+    lr: Any = group["lr"]
     if not readable(lr):
         raise ValueError(
             f"lr is a tensor on {lr.device}: must be a number or a tensor on the CPU where the rotation comes from lr "

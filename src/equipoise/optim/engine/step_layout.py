@@ -18,6 +18,7 @@ from equipoise.optim.engine.compiled import SWITCHES, Calls, Kind, hopeless, ker
 from equipoise.optim.engine.packs import Batch, KernelPlan, Pack, kernel_layout, kinds_of_step, laid, lies, local
 from equipoise.optim.engine.rate import hollow, sent
 from equipoise.optim.moves import Constrain, Move, Piece, direction, directions, step_numbers, turns
+from equipoise.optim.options import GroupOptions, group_options
 from equipoise.optim.rules import Rule
 from equipoise.optim.sphere import RowMove
 
@@ -36,7 +37,7 @@ AUTO_TOTAL = 2**29
 step 671. At 4 to 7 ns a weight, eager steps have then cost as much more as compiling does."""
 
 
-def wanted(group: dict[str, Any], t: int) -> bool:
+def wanted(group: GroupOptions, t: int) -> bool:
     """Whether a group's step shall be compiled: as it says, or if that pays by now."""
     asked = group.get("compile")
     if asked is not None:
@@ -61,7 +62,7 @@ class StepLayout:
         self._clock = Clock("row_step")
 
     def step(
-        self, pieces: list[Piece], grads: list[Tensor], t: int, group: dict[str, Any]
+        self, pieces: list[Piece], grads: list[Tensor], t: int, group: GroupOptions
     ) -> tuple[list[Piece], list[Tensor]]:
         """Take the step of those parameters that can be compiled, or packed; return the others and their gradients.
 
@@ -88,7 +89,7 @@ class StepLayout:
         return [pieces[i] for i in left], [grads[i] for i in left]
 
     def _eager(
-        self, pieces: list[Piece], grads: list[Tensor], t: int, group: dict[str, Any]
+        self, pieces: list[Piece], grads: list[Tensor], t: int, group: GroupOptions
     ) -> tuple[list[Piece], list[Tensor]]:
         """Step large parameters on the CPU chunk by chunk, small ones that turn in packs; return the others."""
         kinds = [self._chunked(piece, grad, group) for piece, grad in zip(pieces, grads, strict=True)]
@@ -111,7 +112,7 @@ class StepLayout:
         left = sorted(set(left) - set(turning))
         return [pieces[i] for i in left], [grads[i] for i in left]
 
-    def _chunked(self, piece: Piece, grad: Tensor, group: dict[str, Any]) -> str | None:
+    def _chunked(self, piece: Piece, grad: Tensor, group: GroupOptions) -> str | None:
         """What a step by chunks takes a parameter for: "flat", "neuron" or "tensor" rows; None: it does not take it."""
         w = piece.w
         if w.device.type != "cpu" or hasattr(w, "placements") or hollow(w) or self.rule.by_rows:
@@ -120,7 +121,7 @@ class StepLayout:
         rows = "tensor" if rows == "whole" else rows
         return rows if rows in ("flat", "neuron", "tensor") and lies(piece, grad, rows, self.rule.state) else None
 
-    def _flat(self, piece: Piece, grad: Tensor, t: int, group: dict[str, Any]) -> None:
+    def _flat(self, piece: Piece, grad: Tensor, t: int, group: GroupOptions) -> None:
         """The plain step of a large parameter."""
         w_, g_, averages = self._matrices(piece, grad, "flat")
         Chunks(self.rule, self.move, t, group).flat(w_, g_, averages, self._plain_numbers(group))
@@ -128,7 +129,7 @@ class StepLayout:
             self.move.hold(piece, t, group)
 
     def _turn(
-        self, pieces: list[Piece], grads: list[Tensor], kinds: Sequence[str | None], t: int, group: dict[str, Any]
+        self, pieces: list[Piece], grads: list[Tensor], kinds: Sequence[str | None], t: int, group: GroupOptions
     ) -> None:
         """The step of parameters whose rows turn; those that are at one step of the tracker turn together."""
         move = self.move
@@ -157,7 +158,7 @@ class StepLayout:
         grad = grad if grad.stride() == w.stride() else torch.empty_like(w, dtype=grad.dtype).copy_(grad)
         return laid(w, layout), laid(grad, layout), [laid(piece.state[name], layout) for name in self.rule.state]
 
-    def _plain_numbers(self, group: dict[str, Any]) -> dict[str, Any]:
+    def _plain_numbers(self, group: GroupOptions) -> dict[str, Any]:
         """The numbers of a plain step; a constraint takes the place of decay."""
         return step_numbers(group) | ({"left": 1.0} if isinstance(self.move, Constrain) else {})
 
@@ -168,7 +169,7 @@ class StepLayout:
             self._workspaces[key] = torch.empty(size, dtype=dtype, device=device)
         return self._workspaces[key]
 
-    def _plan(self, pieces: list[Piece], grads: list[Tensor], group: dict[str, Any]) -> KernelPlan:
+    def _plan(self, pieces: list[Piece], grads: list[Tensor], group: GroupOptions) -> KernelPlan:
         """Who goes where: made once, and again when parameters, states or options are others than then."""
         options = tuple(group.get(name) for name in ("granularity", "rotate", "reference"))
         key = (id(group), *options, group.get("speeds") is None, *map(id, [piece.w for piece in pieces]))
@@ -188,9 +189,7 @@ class StepLayout:
                     for pack in batch.packs:
                         pack.leave()
 
-    def _packed(
-        self, batch: Batch, pieces: list[Piece], grads: list[Tensor], t: int, group: dict[str, Any]
-    ) -> list[int]:
+    def _packed(self, batch: Batch, pieces: list[Piece], grads: list[Tensor], t: int, group: GroupOptions) -> list[int]:
         """Step the packs of a batch eagerly, if they move by rows; return the members that are left."""
         move = self.move
         if not isinstance(move, RowMove) or not batch.columns or not batch.packs:
@@ -198,7 +197,7 @@ class StepLayout:
         numbers = move.numbers(self.rule, t, move.steps(pieces[batch.members[0]].state), group, ())
         if numbers is None:
             return batch.members
-        own = group | {"granularity": "neuron"}
+        own = group_options(group, granularity="neuron")
         for pack in batch.packs:  # whole: by chunks it takes a tenth longer
             pack.fill(pieces, grads)
             g = move.prepare(pack.g.to(pack.w.dtype), pack.w, own)
@@ -209,7 +208,7 @@ class StepLayout:
         self._clock.tick([pieces[i].state for i in batch.members])
         return []
 
-    def _sorted(self, pieces: list[Piece], grads: list[Tensor], group: dict[str, Any]) -> KernelPlan:
+    def _sorted(self, pieces: list[Piece], grads: list[Tensor], group: GroupOptions) -> KernelPlan:
         sorts: dict[tuple[Any, ...], list[int]] = {}
         labels = [self._rows(piece.w, group) for piece in pieces]
         sizes = Counter(piece.w.numel() for piece, rows in zip(pieces, labels, strict=True) if rows == "whole")
@@ -267,7 +266,7 @@ class StepLayout:
         w_, g_ = (self._workspace(name, PACK + SMALL, kind, w.device) for name, kind in (("w", w.dtype), ("g", low)))
         return w_, g_
 
-    def _rows(self, w: Tensor, group: dict[str, Any]) -> str | None:
+    def _rows(self, w: Tensor, group: GroupOptions) -> str | None:
         """What a row of a parameter is to a kernel; None where there is no kernel for it."""
         parts = group.get("granularity")
         if self.rule.by_rows:
@@ -283,13 +282,13 @@ class StepLayout:
         if group.get("center") and parts != "neuron":
             return None
         if parts == "tensor":
-            return "whole" if w.numel() < SMALL and not hasattr(w, "placements") else parts
+            return "whole" if w.numel() < SMALL and not hasattr(w, "placements") else "tensor"
         if parts == "neuron":
-            return parts
+            return "neuron"
         parts = int(parts or 1)
         return "part" if 1 < parts <= w.shape[0] and w.shape[0] % parts == 0 else None
 
-    def _run(self, batch: Batch, pieces: list[Piece], grads: list[Tensor], t: int, group: dict[str, Any]) -> bool:
+    def _run(self, batch: Batch, pieces: list[Piece], grads: list[Tensor], t: int, group: GroupOptions) -> bool:
         """Run the kernel of that kind on all members, the small ones packed; False if there is none."""
         move, rows = self.move, batch.rows
         assert rows is not None

@@ -10,6 +10,7 @@ import torch
 from equipoise import _check
 from equipoise.optim.engine.rate import check_rate, known_rate
 from equipoise.optim.moves import turns
+from equipoise.optim.options import GroupOptions
 from equipoise.optim.rows import row_count
 from equipoise.optim.sphere import NO_DECAY
 from equipoise.theory import DECAYS
@@ -67,7 +68,7 @@ def _check_param(p: Any) -> None:
         raise ValueError(f"params has one of {p.dtype}: must be floating point, others are not supported{more}")
 
 
-def check_group(group: dict[str, Any]) -> None:
+def check_group(group: GroupOptions) -> None:
     """Refuse hyperparameters that make no sense, by argument, value and range."""
     check_rate(group)
     _check.number("weight_decay", group["weight_decay"], low=0)
@@ -112,7 +113,7 @@ def check_group(group: dict[str, Any]) -> None:
                 raise ValueError(NO_DECAY)
 
 
-def check_granularity(group: dict[str, Any]) -> None:
+def check_granularity(group: GroupOptions) -> None:
     """Refuse a granularity, or speeds, that the group's parameters cannot have."""
     parts = group["granularity"]
     if isinstance(parts, bool) or not isinstance(parts, int) or parts < 1:
@@ -133,7 +134,7 @@ def check_granularity(group: dict[str, Any]) -> None:
             raise ValueError(f"speeds has {len(speeds)} values: must be one for each of the {rows} rows")
 
 
-def _check_constraint(group: dict[str, Any]) -> None:
+def _check_constraint(group: GroupOptions) -> None:
     if isinstance(group["bound"], str):
         _check.choice("bound", group["bound"], ("inflection", "warm_start"))
     else:
