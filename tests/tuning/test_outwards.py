@@ -95,3 +95,17 @@ def test_the_same_seed_draws_the_same() -> None:
     space = around()
     for params in first:
         assert all(low <= params[k] <= high for k, (low, high) in space.ranges.axes.items())  # type: ignore[misc]
+
+
+@pytest.mark.parametrize("bottom", [0.0, 9.0, -9.0])
+def test_the_ends_of_the_space_can_be_drawn(bottom: float) -> None:
+    """Of fine-tuning the suggestion itself lies at an end: no decay."""
+    space = around(finetune=True)
+    found = tune(
+        lambda t: 9 + (math.log(t.lr) - bottom) ** 2 + t.weight_decay, space=space, trials=12, seed=0, tell=quiet
+    )
+    low, high = space.ranges.axes["memory"]
+    memories = [t.params["memory"] for t in found.trials]
+    assert memories[0] == high
+    assert all(low <= m <= high for m in memories)
+    assert len(found.trials) == 12

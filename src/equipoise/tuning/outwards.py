@@ -86,7 +86,9 @@ class Outwards:
         losses = [t.value if t.state.name == "COMPLETE" else math.inf for t in others]
         # Others are running elsewhere: they get what is expected of them, so that nobody draws beside them.
         open_ = np.array([t.state.name in ("RUNNING", "WAITING") for t in others], dtype=bool)
-        return self.space.at(*self.next(points[~open_], np.array(losses)[~open_], points[open_]))
+        found = self.space.at(*self.next(points[~open_], np.array(losses)[~open_], points[open_]))
+        # The ends of the space come back with their last digit changed, and Optuna takes nothing beyond them.
+        return {name: min(max(found[name], low), high) for name, (low, high) in self.space.ranges.axes.items()}
 
     def sample_independent(self, study: Any, trial: Any, param_name: str, param_distribution: Any) -> float:
         """Optuna's: of an axis that is not of the space, which there is none of."""
