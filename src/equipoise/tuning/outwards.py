@@ -147,10 +147,10 @@ def _covariance(z: Array, other: Array) -> Array:
 
 
 def _units(losses: Array) -> Array:
-    """Losses from the best in units of their median, cut at `WORST`.
+    """Losses above the best, in units of the median of those above it, cut at `WORST`.
 
     >>> _units(np.array([2.0, 2.2, 2.4, 3.0, np.inf])).round(2)
-    array([0.  , 0.67, 1.33, 3.33, 4.  ])
+    array([0. , 0.5, 1. , 2.5, 4. ])
     """
     finite = losses[np.isfinite(losses)]
     if not len(finite):

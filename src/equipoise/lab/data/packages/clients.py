@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import re
 import shutil
@@ -11,6 +10,7 @@ import sys
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import final
 
@@ -90,7 +90,8 @@ def by_hand(package: Package) -> str:
 
 def _program(package: Package) -> list[str]:
     client = package.client
-    if client == "pip" and importlib.util.find_spec("pip") is not None:
+    # Not importlib.util.find_spec: setuptools hooks that for pip, and warns where distutils was imported before.
+    if client == "pip" and PathFinder.find_spec("pip") is not None:
         return [sys.executable, "-m", "pip"]
     found = shutil.which(PROGRAMS.get(client, client))
     if found is None:
