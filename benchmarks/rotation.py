@@ -57,7 +57,7 @@ class Pair:
 def pairs(half: str) -> Iterator[Pair]:
     """All of a half; equilibria need a weight decay."""
     for name, known in read_all().items():
-        if WORKLOADS[name].half != half:
+        if name not in WORKLOADS or WORKLOADS[name].half != half:  # twins of workloads are stored, too
             continue
         best = min((o for o in known.values() if o.status == "finished"), key=lambda o: o.validation)
         for variant, options in VARIANTS.items():
