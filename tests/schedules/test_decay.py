@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 import equipoise.schedules as sch
 from equipoise import theory
+from equipoise.theory.directions import decay_share
 
 rates = st.lists(st.floats(1e-8, 2), min_size=1, max_size=50)
 KINDS = [kind for kind in theory.DECAYS if kind != "cautious"]
@@ -103,3 +104,13 @@ def test_torch_decay_takes_the_top_of_the_lr() -> None:
 def test_bad_arguments_are_named(arguments: dict, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         sch.convert_decay(**({"weight_decay": 0.1, "lr": [0.1, 0.2]} | arguments))
+
+
+@given(rates, st.floats(0.01, 10), kinds, st.floats(1e-6, 2))
+def test_conversion_keeps_what_steps_take_where_lr_is_above_its_largest(
+    lr: list[float], wd: float, kind: str, top: float
+) -> None:
+    """Steps count lr as η_max there: decay by the schedule takes λ, and corrected decay ηλ."""
+    eta = np.array(lr)
+    taken = eta * sch.convert_decay(wd, lr=eta, source=kind, lr_max=top)
+    assert np.allclose(taken, decay_share(eta, wd, decay=kind, lr_max=top), rtol=1e-12)

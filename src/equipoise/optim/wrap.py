@@ -121,7 +121,7 @@ class Rotational(Holder):
         """Refuse what cannot be turned, and an optimizer without a known rotation now, not at the first step."""
         own = {"granularity": self._parts(group), "rotate": group.get("rotate"), "params": group["params"]}
         check_granularity(group_options(own))
-        turning = [p for p in group["params"] if self._turns(p, group)]
+        turning = self._turning(group)
         for p in turning:
             if p.dtype in LOW_PRECISION:
                 raise ValueError(f"parameters in {p.dtype}: must be float32; the inner step would be lost to rounding")
@@ -139,7 +139,8 @@ class Rotational(Holder):
             group.setdefault(COUNT, count)
             if self._options["center"]:
                 with torch.no_grad():
-                    self._center(group)
+                    for p in self._turning(group):
+                        center_rows(p, self._parts(group))
 
     @Held
     def defaults(self) -> dict[str, Any]:
@@ -183,13 +184,9 @@ class Rotational(Holder):
         """The granularity of a group: its own, or the wrapper's."""
         return group.get("granularity", self._options["granularity"])
 
-    def _center(self, group: dict[str, Any]) -> None:
-        for p in group["params"]:
-            if self._turns(p, group):
-                center_rows(p, self._parts(group))
-
-    def _turning(self) -> list[Tensor]:
-        return [p for g in self.param_groups for p in g["params"] if self._turns(p, g)]
+    def _turning(self, *groups: dict[str, Any]) -> list[Tensor]:
+        """The parameters of some groups that turn."""
+        return [p for g in groups for p in g["params"] if self._turns(p, g)]
 
     def _turns(self, p: Tensor, group: dict[str, Any]) -> bool:
         return turns(p, group_options({"rotate": group.get("rotate"), "granularity": self._parts(group)}))
@@ -228,7 +225,7 @@ class Rotational(Holder):
             self._turn()
 
     def _turn(self) -> None:
-        turning = [p for p in self._turning() if p.numel()]
+        turning = [p for p in self._turning(*self.param_groups) if p.numel()]
         groups = {id(p): g for g in self.param_groups for p in g["params"]}
         angles = [self._wanted(groups[id(p)], tuple(p.shape), self._steps + 1) for p in turning]
         before = [p.detach().clone() for p in turning]
@@ -266,7 +263,7 @@ class Rotational(Holder):
         self.inner.load_state_dict(state_dict)
         for group in self.param_groups:
             group.setdefault(COUNT, 0)
-        for p in self._turning():
+        for p in self._turning(*self.param_groups):
             state = self.state.get(p, {})
             if "row_step" in state:  # a count of its own, which never lies on a GPU
                 state["row_step"] = count_of(value_of(state["row_step"]))

@@ -21,9 +21,10 @@ from numpy.typing import ArrayLike
 from equipoise import _check
 from equipoise._check import Array
 from equipoise.schedules.base import Schedule, as_schedule, joint_end
+from equipoise.theory.directions import BY_LR_MAX, POWERS, share_of_largest
 
-# d = λ · lr^p · lr_max^q, of the kinds of `theory.DECAYS` that follow from lr alone
-_POWERS = {"lr": (1, 0), "schedule": (1, -1), "independent": (0, 0), "corrected": (2, -1)}
+_KINDS = [kind for kind in POWERS if kind != "cautious"]
+"""The kinds of decay that follow from lr alone."""
 
 
 def convert_decay(
@@ -31,7 +32,7 @@ def convert_decay(
 ) -> Array:
     """The weight decay that in kind `to` takes the same share of the weights each step as the given one in `source`.
 
-        λ' · unit_to(t) = λ · unit_source(t),   unit = η, η/η_max, 1, η²/η_max
+        λ' · unit_to(t) = λ · unit_source(t),   unit = η, s, 1, ηs,   s = min(1, η/η_max)
 
     Args:
         weight_decay: λ, a number or one a step.
@@ -59,26 +60,24 @@ def convert_decay(
 
 def check_kind(name: str, value: str) -> str:
     """A kind of decay that follows from lr alone."""
-    return _check.choice(name, value, _POWERS)
+    return _check.choice(name, value, _KINDS)
 
 
 def _convert(lam: Array, eta: Array, source: str, to: str, top: float, t: Array) -> Array:
-    (p, q), (p_to, q_to) = _POWERS[source], _POWERS[to]
-    power = p - p_to
-    if power >= 0:
-        factor = eta**power
-    else:
-        still = eta == 0
-        bad = still & (lam > 0) & (p == 0)
-        if bad.any():
-            i = int(np.argmax(bad))
-            raise ValueError(
-                f"lr = 0 at step {int(t[i])} with weight_decay = {lam[i]:.6g} of kind {source!r}: must be > 0, as kind "
-                f"{to!r} multiplies weight decay by lr; end the lr above 0, or the weight decay at 0 with it"
-            )
-        factor = np.where(still, 0.0, 1 / np.where(still, 1.0, eta) ** -power)
-    level = q - q_to
-    return lam * factor * ((top or 1.0) ** level)
+    (p, q), (p_to, q_to) = POWERS[source], POWERS[to]
+    still, power = eta == 0, p + q - p_to - q_to
+    bad = still & (lam > 0) & (p + q == 0) & (power < 0)
+    if bad.any():
+        i = int(np.argmax(bad))
+        raise ValueError(
+            f"lr = 0 at step {int(t[i])} with weight_decay = {lam[i]:.6g} of kind {source!r}: must be > 0, as kind "
+            f"{to!r} multiplies weight decay by lr; end the lr above 0, or the weight decay at 0 with it"
+        )
+    top = top or 1.0
+    safe = np.where(still, 1.0, eta)
+    factor = safe ** (p - p_to) * share_of_largest(safe, top) ** (q - q_to)
+    # Near lr = 0 the share s is η/η_max, and what is left of the powers of η says where the factor goes.
+    return lam * np.where(still, top ** (q_to - q) if power == 0 else 0.0, factor)
 
 
 @final
@@ -99,7 +98,7 @@ class TorchDecay(Schedule):
             lr=as_schedule("lr", self.lr),
             kind=check_kind("kind", self.kind),
         )
-        if _POWERS[self.kind][1]:
+        if self.kind in BY_LR_MAX:
             self._set(lr_max=_check.number("lr_max", self.lr_max, low=0, open_low=True))
         elif self.lr_max is not None:
             raise ValueError(f"lr_max = {self.lr_max!r}: must be None for kind {self.kind!r}, which has no use for it")
@@ -130,7 +129,7 @@ def torch_decay(
     [0.075, 0.05, 0.025, 0.0]
     """
     curve = as_schedule("lr", lr)
-    if not _POWERS[check_kind("kind", kind)][1]:
+    if check_kind("kind", kind) not in BY_LR_MAX:
         lr_max = None
     elif lr_max is None:
         lr_max = curve.top or 1.0  # an lr of 0 throughout decays nothing at any η_max

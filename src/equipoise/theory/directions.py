@@ -31,7 +31,10 @@ OPTIMIZERS = ("sgdm", "rmsprop", "adam", "adamw", "adam_l2", "adam_nested", "sig
 DECAYS = ("lr", "schedule", "independent", "corrected", "cautious")
 """Kinds of decay, in order w ← (1−ηλ)w as in torch, (1−λη/η_max)w, (1−λ)w, (1−λη²/η_max)w, and (1−ηλ)w if u·w ≥ 0."""
 
-BY_LR_MAX = ("schedule", "corrected")
+POWERS = {"lr": (1, 0), "schedule": (0, 1), "independent": (0, 0), "corrected": (1, 1), "cautious": (1, 0)}
+"""Of each kind the powers of η and of min(1, η/η_max) that multiply λ."""
+
+BY_LR_MAX = tuple(kind for kind, (_, share) in POWERS.items() if share)
 """The kinds that need to know the largest lr."""
 
 MEANING = {
@@ -169,14 +172,16 @@ def decay_share(lr: Any, weight_decay: Any, *, decay: str = "lr", lr_max: float 
     >>> decay_share(1e-3, 0.1, decay="corrected", lr_max=1e-4)
     0.0001
     """
-    if decay == "independent":
-        return weight_decay + 0.0 * lr
-    if decay not in BY_LR_MAX:
-        return lr * weight_decay
+    by_lr, by_share = POWERS[decay]
+    taken = lr * weight_decay if by_lr else weight_decay + 0.0 * lr
+    return taken * share_of_largest(lr, lr_max) if by_share else taken
+
+
+def share_of_largest(lr: Any, lr_max: float | None) -> Any:
+    """min(1, η/η_max)."""
     largest = lr if lr_max is None else lr_max
     share = lr / (float(np.max(largest)) or 1e-38)
-    share = share.clip(max=1.0) if hasattr(share, "clip") else min(share, 1.0)
-    return share * weight_decay if decay == "schedule" else lr * weight_decay * share
+    return share.clip(max=1.0) if hasattr(share, "clip") else min(share, 1.0)
 
 
 def kept_share(lr: Array, weight_decay: Array, *, decay: str = "lr", lr_max: float | None = None) -> Array:
