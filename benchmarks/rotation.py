@@ -31,9 +31,10 @@ STORED = Path(__file__).with_suffix(".jsonl")
 BEGIN, END = "<!-- begin: rotation -->", "<!-- end: rotation -->"
 
 VARIANTS: dict[str, dict[str, Any]] = {
-    "following": {"follow": True},
-    "equilibrium": {"follow": False},
-    "following, gains": {"follow": True, "gains": True},
+    "step": {"angle": "step"},
+    "equilibrium": {"angle": "equilibrium"},
+    "forecast": {"angle": "forecast"},
+    "forecast, gains": {"angle": "forecast", "gains": True},
     "all matrices": {},
 }
 """Options of the twin; "all matrices" is the class alone changed, so that embeddings and output layers turn, too."""
@@ -61,16 +62,14 @@ def pairs(half: str) -> Iterator[Pair]:
             continue
         best = min((o for o in known.values() if o.status == "finished"), key=lambda o: o.validation)
         for variant, options in VARIANTS.items():
-            trial = best.trial
-            if trial.weight_decay == 0 and not options.get("follow"):
+            trial, angle = best.trial, options.get("angle")
+            # An equilibrium needs decay, and a forecast of SGD its gradients.
+            if (trial.weight_decay == 0 and angle in (None, "equilibrium")) or (
+                trial.optimizer == "sgdm" and angle == "forecast"
+            ):
                 continue
-            if options:
-                # The transient of SGD depends on the gradients: its twin can only turn at the equilibrium.
-                if options["follow"] and trial.optimizer == "sgdm":
-                    continue
-                yield Pair(name, variant, best, trial.vary({"optimizer_options.twin": options}))
-            else:
-                yield Pair(name, variant, best, trial.vary({"optimizer": CLASSES[trial.optimizer]}))
+            changed = {"optimizer_options.twin": options} if options else {"optimizer": CLASSES[trial.optimizer]}
+            yield Pair(name, variant, best, trial.vary(changed))
 
 
 def read() -> dict[str, dict[str, Any]]:

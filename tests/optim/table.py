@@ -67,6 +67,8 @@ CONTROLLED = [
     Row("RotationalAdamW centred", optim.RotationalAdamW, TURN | {"center": True}),
     Row("RotationalAdamW tensor", optim.RotationalAdamW, TURN | {"granularity": "tensor"}),
     Row("RotationalAdamW paper", optim.RotationalAdamW, TURN | {"reference": "paper"}),
+    Row("RotationalAdamW step", optim.RotationalAdamW, TURN | {"angle": "step"}),
+    Row("RotationalSGDM step", optim.RotationalSGDM, TURN | {"angle": "step", "l2": 0.01, "center": True}),
     Row("RotationalAdamL2", optim.RotationalAdamL2, TURN | {"l2": 0.01}),
     Row("RotationalLion", optim.RotationalLion, TURN),
     Row("RotationalSignSGDM", optim.RotationalSignSGDM, TURN),

@@ -275,8 +275,8 @@ def test_refusals(row: Row) -> None:
 
 @pytest.mark.parametrize("row", CONTROLLED, ids=str)
 def test_norms_are_kept(row: Row) -> None:
-    if row.make.__name__ == "AdamCPR":
-        pytest.skip("holds a bound, not a norm")
+    if row.make.__name__ == "AdamCPR" or row.options.get("angle") == "step":
+        pytest.skip("holds a bound, or has the norms of the plain step")
     params = parameters()
     optimizer = row.build(params)
     before = [p.detach().clone() for p in params]

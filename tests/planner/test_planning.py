@@ -139,10 +139,11 @@ def test_a_rotational_optimizer_is_compared_with_its_plain_twin() -> None:
         plain = torch.optim.AdamW(model.parameters(), lr=1e-3, **options)
         both = eq.RotationalAdamW(eq.param_groups(model), lr=1e-3, **options), plain
         said = []
-        for one in (*both, eq.rotational(model, plain, steps=steps)):
+        forecast = eq.rotational(model, plain, angle="forecast", steps=steps)
+        for one in (*both, forecast, eq.rotational(model, plain)):
             findings = eq.plan(model, one, steps=steps).findings
             said.append([f.evidence for f in findings if f.code == "rotation-unlike-plain"])
-        assert said[1:] == [[], []]
+        assert said[1:] == [[], [], []]
         return said[0]
 
     weak = found(500, weight_decay=0.01)

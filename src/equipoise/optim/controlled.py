@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import final
+from typing import Literal, final
 
 from torch import Tensor
 
@@ -13,7 +13,7 @@ from equipoise.optim.options import PLAIN_ADAM, DecayKind, Nonfinite, Params, do
 from equipoise.optim.rules import AdamRule, LionRule, SGDMRule, SignSGDMRule
 from equipoise.optim.sphere import Hyperball, Rotate
 
-Angle = float | Callable[[int], float] | None
+Angle = float | Callable[[int], float] | Literal["step"] | None
 
 
 @final

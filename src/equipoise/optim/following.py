@@ -1,8 +1,8 @@
 """The rotational twin of a plain optimizer: `rotational(model, like=optimizer)`.
 
 Hidden layers turn; what sets scales, embeddings and output layers, takes the plain optimizer's step, as do gains and
-biases. With `steps`, hidden layers turn as theory forecasts that the plain optimizer would turn them, transient and
-schedule included.
+biases. Hidden layers turn as far as by the plain optimizer's own step, or as theory forecasts for it, transient and
+schedule included, or at its equilibrium.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from torch import Tensor, nn
@@ -31,6 +31,7 @@ from equipoise.optim.matrix import Muon, RotationalMuon
 from equipoise.optim.model.gains import add_gains
 from equipoise.optim.model.roles import ROLES, ParameterRole, known_parameters
 from equipoise.optim.rows import row_count
+from equipoise.optim.sphere import BY_STEP
 from equipoise.schedules import Schedule
 from equipoise.theory import Dynamics
 from equipoise.theory.directions import DECAYS
@@ -51,6 +52,9 @@ TWINS: dict[str, Maker] = {
 STEP, START = "followed", "start_rms"
 """What groups that follow a forecast keep: how many of its steps are done, and the RMS of the weights before them."""
 
+ANGLES = (BY_STEP, "forecast", "equilibrium")
+"""What may set the rotation of a step."""
+
 LARGEST = 1.5
 """Radians: the largest angle of a step."""
 
@@ -62,6 +66,7 @@ def rotational(
     model: nn.Module,
     like: Optimizer,
     *,
+    angle: Literal["step", "forecast", "equilibrium"] = "step",
     steps: int | None = None,
     schedule: Schedule | None = None,
     grad_norm: float | None = None,
@@ -73,22 +78,28 @@ def rotational(
 ) -> RuleOptimizer:
     """The rotational twin of a plain optimizer, with its groups and hyperparameters, for the same model.
 
-    Hidden layers (`rotate`) turn every neuron by the same angle and keep its norm. All other parameters take the plain
+    Hidden layers (`rotate`) turn every neuron of a layer by the same angle. All other parameters take the plain
     optimizer's own step: the norms of embeddings and output layers set the scale of what the network says, and it has
     to be learned. Tensors that are zero at the start take it, too, as they have no direction.
 
-    Without `steps` the angle of a step is the equilibrium's, of each group's lr and weight decay at that time. With
-    `steps`, it is the rotation that theory forecasts for the plain optimizer from these weights on, with its transient
-    and under the schedule: lr and weight decay tuned for it serve as they are, also a weight decay that is 0, or too
-    weak for an equilibrium. Give the schedule here, and step it as ever: the parameters that do not turn need it.
+    | `angle` | a step turns the neurons of a tensor by | norms |
+    |---|---|---|
+    | "step" | the root mean square of what the plain step would turn them by | the plain step's |
+    | "forecast" | what theory forecasts for the plain optimizer from these weights on, under the schedule | kept |
+    | "equilibrium" | the equilibrium of lr and weight decay at that time | kept |
+
+    With "step" and "forecast", lr and weight decay that were tuned for the plain optimizer serve as they are, also a
+    weight decay that is 0, or too weak for an equilibrium.
 
     Args:
         model: the model, before training.
         like: a plain optimizer of its parameters: torch's AdamW, Adam or SGD, a Lion, a SignSGDM, or `Muon`. It is
             read, and not stepped.
-        steps: length of the run.
-        schedule: of lr, as a factor on each group's (a peak of 1). Default: constant.
-        grad_norm: for SGDM and Adam with L2 under `steps`: the root mean square gradient norm of a row, times the row's
+        angle: what sets the rotation of a step.
+        steps: length of the run, for a forecast.
+        schedule: of lr, for a forecast: a factor on each group's (a peak of 1). Step it as ever, too: the parameters
+            that do not turn need it. Default: constant.
+        grad_norm: for a forecast of SGDM and Adam with L2: the root mean square gradient norm of a row, times the row's
             norm. Their transient depends on it.
         rotate: roles of the parameters that turn.
         gains: give the layers that turn a learnable gain for each neuron, without decay, at the group's lr; `fold`
@@ -105,17 +116,17 @@ def rotational(
     >>> import torch
     >>> model = nn.Sequential(nn.Linear(16, 16), nn.LayerNorm(16), nn.Linear(16, 16), nn.Linear(16, 2))
     >>> plain = torch.optim.AdamW(model.parameters(), lr=1e-3, weight_decay=0.1)
-    >>> twin = rotational(model, plain, steps=1000)
+    >>> twin = rotational(model, plain)
     >>> type(twin).__name__, [(g["role"], g["rotate"]) for g in twin.param_groups]
     ('RotationalAdamW', [('matrix', True), ('bias', False), ('gain', False), ('head', False)])
     """
     for role in rotate:
         _check.choice("rotate", role, ROLES)
     follow = None
-    if steps is not None:
+    if _check.choice("angle", angle, ANGLES) == "forecast":
         follow = _Follow(_check.whole("steps", steps, low=1), schedule, grad_norm)
-    elif schedule is not None:
-        raise ValueError("schedule: must come with steps, the length of the run; without, step it as ever")
+    elif given := [n for n, v in (("steps", steps), ("schedule", schedule), ("grad_norm", grad_norm)) if v is not None]:
+        raise ValueError(f"{given[0]}: must be left out, or come with angle = 'forecast'; step a schedule as ever")
     kept = {id(p) for p in model.parameters()}
     if gains:
         add_gains(model, modules=_modules(model, rotate))
@@ -133,14 +144,20 @@ def rotational(
             start = _start_of(k.param, state.dynamics) if turns and follow else ()
             sorts.setdefault((k.role, turns, start), []).append(k)
         for (role, turns, start), some in sorts.items():
-            made = _options(like, group, state, turns) | {"role": role, "rotate": turns, "center": center and turns}
+            made = _options(like, group, state, turns and angle != BY_STEP) | {
+                "role": role,
+                "rotate": turns,
+                "center": center and turns,
+            }
             if not all(k.rows for k in some):  # the first dimension does not count outputs
                 made["granularity"] = "tensor"
-            if turns and not follow and state.weight_decay == 0:
+            if turns and angle == "equilibrium" and state.weight_decay == 0:
                 raise ValueError(
-                    "weight_decay = 0 in like: there is no equilibrium to turn at; give steps, and the twin turns as "
-                    "the plain optimizer would in that time"
+                    "weight_decay = 0 in like: there is no equilibrium to turn at; leave out angle, and the twin turns "
+                    "as the plain optimizer would"
                 )
+            if turns and angle == BY_STEP:
+                made["angle"] = BY_STEP
             if start and follow:
                 made |= {STEP: 0, START: math.exp(start[0] * APART)}
                 follow.add(len(groups), state, some[0].param.shape)
@@ -218,22 +235,22 @@ def _twin(like: Optimizer, state: GroupState, before: Maker | None) -> Maker:
     if found is None or not state.dynamics.known or state.dynamics.move != "decay":
         raise ValueError(
             f"like = {type(like).__name__}: must be AdamW, Adam, SGD, Lion, SignSGDM or Muon; for another one, "
-            "Rotational(optimizer, angle=…)"
+            "Rotational(optimizer, angle='step')"
         )
     if found is RotationalAdamW and before is RotationalAdamL2:
         return before
     return found
 
 
-def _options(like: Optimizer, group: dict[str, Any], state: GroupState, turns: bool) -> dict[str, Any]:
-    """The options of a group of the twin, from one of the plain optimizer."""
+def _options(like: Optimizer, group: dict[str, Any], state: GroupState, by_angle: bool) -> dict[str, Any]:
+    """The options of a group of the twin, which turns by an angle or not, from one of the plain optimizer."""
     known = state.dynamics
     kept = {name: value for name, value in group.items() if name in ("initial_lr", "name")}
     if isinstance(like, Muon):
         return {name: value for name, value in group.items() if name not in ("params", "param_names")}
     options: dict[str, Any] = {"lr": state.lr, "weight_decay": state.weight_decay, "maximize": known.maximize}
-    if known.coupled:  # what does not turn keeps L2 in its gradient
-        options |= {"l2": 0.0} if turns else {"l2": state.weight_decay, "weight_decay": 0.0}
+    if known.coupled:  # where the angle does not come from decay, it stays in the gradient
+        options |= {"l2": 0.0} if by_angle else {"l2": state.weight_decay, "weight_decay": 0.0}
     elif known.decay in DECAYS and known.decay != "schedule":
         options |= {"decay": known.decay, "lr_max": known.lr_max}
     if known.optimizer in ("sgdm", "signsgdm"):

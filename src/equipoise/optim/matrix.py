@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, final
+from typing import Any, Literal, final
 
 import torch
 from torch import Tensor
@@ -227,7 +227,7 @@ class RotationalMuon(MuonFamily):
         adam: Mapping[str, Any] | None = None,
         split: int = 1,
         flatten: bool = False,
-        angle: float | Callable[[int], float] | None = None,
+        angle: float | Callable[[int], float] | Literal["step"] | None = None,
         granularity: str | int = "neuron",
         center: bool = False,
         track: float | None = None,

@@ -59,7 +59,7 @@ class GroupOptions(TypedDict):
     # Moves
     rotate: bool | None
     granularity: str | int
-    angle: float | None
+    angle: float | Literal["step"] | None
     own_angle: bool
     center: bool
     track: float | None
@@ -111,7 +111,8 @@ TEXTS = {
         nonfinite: if a gradient is not finite, "ignore" it, "skip" the step, or raise an "error".
 """,
     "{rotation}": """
-        angle: the rotation per step in radians, or a function of the step. Default: the equilibrium rotation.
+        angle: the rotation per step in radians, or a function of the step; or "step": the plain optimizer's, the same
+            in all rows of a tensor, whose norms are then the plain optimizer's, too. Default: the equilibrium rotation.
         granularity: what rotates as one vector: "neuron", "tensor", or a number of equal parts, such as heads.
         center: keep the mean of each row at 0.
         track: share of a row's remembered square ‖d‖² that is left after a step. Default: 0.9; in Algorithm 1, an

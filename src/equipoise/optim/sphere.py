@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from typing import Any, ClassVar, final
+from typing import Any, ClassVar, Literal, final
 
 import torch
 from torch import Tensor
@@ -15,6 +15,7 @@ from torch import Tensor
 from equipoise.optim.engine.clock import count_of, value_of
 from equipoise.optim.engine.rate import known_rate, rate, readable
 from equipoise.optim.moves import (
+    Decay,
     Move,
     Piece,
     decay_of,
@@ -50,6 +51,12 @@ TRACK, PAPER_TRACK = 0.9, 0.99
 
 QUIET = 0.01
 """Share of the tracked square below which a direction is held for what is left of earlier gradients."""
+
+BY_STEP: Literal["step"] = "step"
+"""The `angle` of groups whose rows share the rotation of their tensor's plain step."""
+
+WIDEST = math.tan(1.5)
+"""The largest tangent of an angle."""
 
 
 def on_sphere(rule: Dynamics, group: GroupOptions) -> Dynamics:
@@ -179,6 +186,10 @@ class Rotate(RowMove):
     tracked, so that centring takes nothing from the rotation; weights are centred once, by the constructor; tan keeps
     large angles; a zero row grows by plain steps until it is as long as its equilibrium; η_r = 0 moves nothing.
     `reference="paper"` is Algorithm 1 to the letter; where that divides zero by zero, a row of zeros stays one.
+
+    `angle="step"` takes η_r and n from the plain step x = (1 − ηλ)w − ηu instead, whose parts along w and across it are
+    p and q in each row: tan η_r = √(Σq²/Σp²), over the rows of the tensor, and n = ‖x‖. So a tensor moves as far as by
+    the plain optimizer and has the same norms, and its rows turn by one angle. A row of zeros takes the plain step.
     """
 
     columns = ("row_norm", "row_square")
@@ -196,6 +207,8 @@ class Rotate(RowMove):
 
     def dynamics(self, rule: Dynamics, group: GroupOptions) -> Dynamics:
         angle = group["angle"]
+        if angle == BY_STEP:  # in the mean of a tensor's rows it is the plain optimizer
+            return varied(Decay().dynamics(rule, group), known=False)
         return varied(on_sphere(rule, group), angle=None if angle is None else float(angle))
 
     def prepare(self, g: Tensor, w: Tensor, group: GroupOptions) -> Tensor:
@@ -234,6 +247,14 @@ class Rotate(RowMove):
         self, rule: Rule, t: int, steps: int, group: GroupOptions, shape: tuple[int, ...]
     ) -> dict[str, float] | None:
         given, wd = group["angle"], float(group["weight_decay"])
+        if given == BY_STEP:
+            lr, lost = rate(group), decay_of(group)
+            still = isinstance(lr, float) and isinstance(lost, float) and lr == lost == 0.0
+            beta = TRACK if group["track"] is None else group["track"]
+            return None if still else {
+                "angle": 0.0, "tangent": 0.0, "beta": beta, "lr": lr, "left": 1 - lost, "goal": 0.0, "unknown": 0.0,
+                "noise": 0.0, "by_step": 1.0,
+            }  # fmt: skip
         if given is None and wd == 0 and known_rate(group) > 0:
             raise ValueError(NO_DECAY)
         dynamics = on_sphere(rule.dynamics(group), group)
@@ -262,6 +283,9 @@ class Rotate(RowMove):
         self, ww: Tensor, dw: Tensor, dd: Tensor, columns: tuple[Tensor, ...], numbers: dict[str, Any]
     ) -> tuple[tuple[Tensor, ...], Tensor, Tensor]:
         n, nu, *speeds = columns
+        if "by_step" in numbers:
+            n, tangent = self.plain(ww, dw, dd, numbers)
+            numbers = numbers | {"angle": tangent.atan(), "tangent": tangent}
         tangent = (numbers["angle"] * speeds[0]).clamp_max(1.5).tan() if speeds else numbers["tangent"]
         along = dw / ww.clamp_min(1e-38)
         now = dd - dw * along  # ‖d‖² without its part along w
@@ -283,6 +307,14 @@ class Rotate(RowMove):
         goal = numbers["goal"] - n * numbers["unknown"]
         n = torch.where(growing & (reached >= goal * goal) & (reached < math.inf), goal, n)
         return (n, nu), torch.where(still, left, keep), torch.where(still, lr, shrink * length)
+
+    def plain(self, ww: Tensor, dw: Tensor, dd: Tensor, numbers: dict[str, Any]) -> tuple[Tensor, Tensor]:
+        """The norms of the rows after a plain step, and the tangent of the rotation that it is in all of them."""
+        w = ww.sqrt()
+        lengthwise = torch.where(ww > 0, w * numbers["left"] - dw / w.clamp_min(1e-38) * numbers["lr"], 0.0)
+        across = torch.where(ww > 0, dd - dw * (dw / ww.clamp_min(1e-38)), 0.0).clamp_min(0.0).sqrt() * numbers["lr"]
+        turned, kept = (everywhere(x.square().sum()) for x in (across, lengthwise))
+        return torch.hypot(lengthwise, across), (turned / kept.clamp_min(1e-38)).sqrt().clamp_max(WIDEST)
 
     def __call__(self, pieces: list[Piece], u: Any, *, rule: Rule, t: int, group: GroupOptions) -> None:
         if group["reference"] != "paper":

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Callable
-from typing import Any, final
+from typing import Any, Literal, final
 
 import torch
 from torch import Tensor
@@ -26,7 +26,7 @@ from equipoise.optim.moves import Piece, turns, varied
 from equipoise.optim.options import GroupOptions, group_options
 from equipoise.optim.rows import center_rows
 from equipoise.optim.rules import Rule, described
-from equipoise.optim.sphere import Rotate, RowMove, on_sphere
+from equipoise.optim.sphere import BY_STEP, Rotate, RowMove, on_sphere
 from equipoise.theory import Dynamics
 
 COUNT = "rotations"
@@ -60,8 +60,9 @@ class Rotational(Holder):
 
     Args:
         optimizer: any torch optimizer with an `lr`.
-        angle: rotation per step in radians, or a function of the step. Default: the equilibrium of the inner
-            optimizer's own lr and weight decay, where theory knows it (Adam and its kin by betas, SGD by momentum).
+        angle: rotation per step in radians, or a function of the step; or "step": the inner optimizer's own, the same
+            in all rows of a tensor, with its norms. Default: the equilibrium of the inner optimizer's own lr and weight
+            decay, where theory knows it (Adam and its kin by betas, SGD by momentum).
         granularity: "neuron", "tensor", or a number of equal parts; a group may have its own.
         center: centre the rows, once now and then their directions.
         track: share of a row's remembered square that is left after a step. Default: 0.9.
@@ -83,7 +84,7 @@ class Rotational(Holder):
         self,
         optimizer: Optimizer,
         *,
-        angle: float | Callable[[int], float] | None = None,
+        angle: float | Callable[[int], float] | Literal["step"] | None = None,
         granularity: str | int = "neuron",
         center: bool = False,
         track: float | None = None,
@@ -103,7 +104,7 @@ class Rotational(Holder):
         _check.flag("center", center)
         if track is not None:
             _check.number("track", track, low=0, high=1, open_high=True)
-        if angle is not None and not callable(angle):
+        if angle is not None and angle != BY_STEP and not callable(angle):
             _check.number("angle", angle, low=0, high=1.5)
         self._angle = angle
         self._options = Rotate.defaults | {
@@ -195,17 +196,21 @@ class Rotational(Holder):
         """What theory knows of a group: the inner optimizer's rule, with rows that turn by the angle."""
         inner = dynamics_of(self.inner, group)
         angle = self._given(group)
+        if angle == BY_STEP:
+            return varied(inner, known=False)
         options = {"decay": inner.decay, "lr_max": inner.lr_max, "maximize": inner.maximize}
         options |= {"rotate": group.get("rotate"), "method": self._options["method"]}
         return varied(on_sphere(inner, group_options(options)), angle=math.nan if callable(angle) else angle)
 
-    def _given(self, group: dict[str, Any]) -> float | Callable[[int], float] | None:
+    def _given(self, group: dict[str, Any]) -> float | Callable[[int], float] | Literal["step"] | None:
         """The angle of a group: its own, or the wrapper's."""
         own = group.get("angle")
         return self._angle if own is None else own
 
-    def _wanted(self, group: dict[str, Any], shape: tuple[int, ...], t: int) -> float:
+    def _wanted(self, group: dict[str, Any], shape: tuple[int, ...], t: int) -> float | Literal["step"]:
         angle = self._given(group)
+        if angle == BY_STEP:
+            return BY_STEP
         if angle is not None:
             own = callable(angle)
             return _check.number(f"angle({t})" if own else "angle", angle(t) if own else angle, low=0, high=1.5)
@@ -238,7 +243,7 @@ class Rotational(Holder):
                 self._turn_one(p, old, groups[id(p)], angle)
             p.copy_(old)
 
-    def _turn_one(self, p: Tensor, old: Tensor, group: dict[str, Any], angle: float) -> None:
+    def _turn_one(self, p: Tensor, old: Tensor, group: dict[str, Any], angle: Any) -> None:
         """Turn the weights of before, in place, along the step that the inner optimizer has taken from them to p."""
         state, lr = self.state[p], rate(group_options(group))
         options = group_options(

@@ -43,6 +43,7 @@ CASES: list[tuple[Any, dict[str, Any]]] = [
     (switched, {"lr": 0.01, "weight_decay": 0.1}),
     (optim.AdamCPR, {"lr": 0.01, "warm_start": 2}),
     (optim.RotationalAdamW, {"lr": 0.01, "weight_decay": 0.1, "granularity": 5}),
+    (optim.RotationalAdamW, {"lr": 0.01, "weight_decay": 0.1, "angle": "step"}),
     (optim.AdamW, {"lr": 0.01, "weight_decay": 0.1, "compile": True}),
     (optim.Muon, {"lr": 0.01}),
     (optim.RotationalMuon, {"lr": 0.01}),

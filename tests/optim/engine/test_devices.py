@@ -36,7 +36,7 @@ def run(optimizer: torch.optim.Optimizer, params: list[torch.nn.Parameter], step
 
 
 def by_theory(row: Row) -> bool:
-    return row.name.startswith("Rotational")
+    return row.name.startswith("Rotational") and "angle" not in row.options
 
 
 # Where tensors have no numbers, whatever would read one, as a copy to the host does, raises.

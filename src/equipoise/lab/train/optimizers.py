@@ -130,7 +130,7 @@ def make(trial: Trial, model: nn.Module) -> tuple[torch.optim.Optimizer, Schedul
         trial: what to make. `optimizer_options["roles"]` has options for roles, as `eq.param_groups` takes them.
             `optimizer_options["curves"]` has curves, as `Schedule.to_dict` gives them, by hyperparameter: factors on
             what it would be without. `optimizer_options["twin"]` makes the rotational twin of what the rest says:
-            `follow`, the plain optimizer's forecast or, if false, its equilibrium, and `gains`.
+            `angle`, as `equipoise.rotational` takes it, and `gains`.
         model: whose parameters.
     """
     options = trial.optimizer_options
@@ -151,12 +151,12 @@ def make(trial: Trial, model: nn.Module) -> tuple[torch.optim.Optimizer, Schedul
 
 
 def _twin(
-    model: nn.Module, plain: torch.optim.Optimizer, trial: Trial, lr: Schedule, *, follow: bool = True,
+    model: nn.Module, plain: torch.optim.Optimizer, trial: Trial, lr: Schedule, *, angle: str = "step",
     gains: bool = False,
 ) -> torch.optim.Optimizer:  # fmt: skip
-    if follow:
-        return rotational(model, plain, steps=trial.steps, schedule=lr, gains=gains)
-    return rotational(model, plain, gains=gains)
+    if angle == "forecast":
+        return rotational(model, plain, angle=angle, steps=trial.steps, schedule=lr, gains=gains)
+    return rotational(model, plain, angle=angle, gains=gains)  # type: ignore[arg-type]  # it is checked there
 
 
 def of_groups(trial: Trial, groups: list[dict[str, Any]]) -> torch.optim.Optimizer:

@@ -20,7 +20,7 @@ from equipoise.optim.engine.rate import hollow, sent
 from equipoise.optim.moves import Constrain, Move, Piece, direction, directions, step_numbers, turns
 from equipoise.optim.options import GroupOptions, group_options
 from equipoise.optim.rules import Rule
-from equipoise.optim.sphere import RowMove
+from equipoise.optim.sphere import BY_STEP, RowMove
 
 SMALL = 2**16
 """Parameters of fewer weights are packed: a call would cost more than their step."""
@@ -172,6 +172,7 @@ class StepLayout:
     def _plan(self, pieces: list[Piece], grads: list[Tensor], group: GroupOptions) -> KernelPlan:
         """Who goes where: made once, and again when parameters, states or options are others than then."""
         options = tuple(group.get(name) for name in ("granularity", "rotate", "reference"))
+        options += (group.get("angle") == BY_STEP,)
         key = (id(group), *options, group.get("speeds") is None, *map(id, [piece.w for piece in pieces]))
         plan = self._plans.get(key)
         if plan is None or not plan.holds(pieces, grads, self._clock):
@@ -276,6 +277,8 @@ class StepLayout:
         if not isinstance(self.move, RowMove) or not turns(w, group):
             return "flat"
         if group.get("reference") == "paper" or group.get("speeds") is not None or w.ndim < 2:
+            return None
+        if group.get("angle") == BY_STEP:  # the rows of a tensor share a number, and those of a pack are of several
             return None
         if w.shape[0] < 2 or w.numel() < 2 * w.shape[0]:
             return None

@@ -12,7 +12,7 @@ from equipoise.optim.engine.rate import check_rate, known_rate
 from equipoise.optim.moves import turns
 from equipoise.optim.options import GroupOptions
 from equipoise.optim.rows import row_count
-from equipoise.optim.sphere import NO_DECAY
+from equipoise.optim.sphere import BY_STEP, NO_DECAY
 from equipoise.theory import DECAYS
 
 NONFINITE = ("ignore", "skip", "error")
@@ -105,12 +105,24 @@ def check_group(group: GroupOptions) -> None:
             _check.choice("reference", group["reference"], ("paper",))
         if group["norm"] is not None:
             _check.number("norm", group["norm"], low=0, open_low=True)
-        if group["angle"] is not None:
+        if group["angle"] == BY_STEP:
+            _check_by_step(group)
+        elif isinstance(group["angle"], str):
+            raise ValueError(f"angle = {group['angle']!r}: must be a number, a function of the step, 'step' or None")
+        elif group["angle"] is not None:
             _check.number("angle", group["angle"], low=0, high=1.5)
         elif any(turns(p, group) for p in group["params"]):
             known_rate(group)
             if group["weight_decay"] == 0:
                 raise ValueError(NO_DECAY)
+
+
+def _check_by_step(group: GroupOptions) -> None:
+    if group["decay"] == "cautious":
+        raise ValueError("decay = 'cautious': must be another with angle = 'step', as it is not of whole rows")
+    for name in ("norm", "reference"):
+        if group[name] is not None:
+            raise ValueError(f"{name} = {group[name]!r}: must be None with angle = 'step', which has its own norms")
 
 
 def check_granularity(group: GroupOptions) -> None:

@@ -257,7 +257,7 @@ def check_twin(plan: Plan) -> Iterator[Finding]:
             f"over the run it turns {times:.2g} times as far as {known.optimizer} would with this lr and weight decay",
             "1, if lr and weight decay were tuned for the plain optimizer",
             "the plain one needs time to settle, which the run does not have; "
-            "equipoise.rotational(model, like=optimizer, steps=…) turns as that would",
+            "equipoise.rotational(model, like=optimizer) turns as that would",
             "[kosson2024] section 3",
         )
 
