@@ -106,7 +106,7 @@ class Rotational(Holder):
             _check.number("track", track, low=0, high=1, open_high=True)
         if angle is not None and angle != BY_STEP and not callable(angle):
             _check.number("angle", angle, low=0, high=1.5)
-        self._angle = angle
+        self._angle: float | Callable[[int], float] | Literal["step"] | None = angle
         self._options = Rotate.defaults | {
             "granularity": granularity, "center": center, "track": track, "method": method,
         }  # fmt: skip
