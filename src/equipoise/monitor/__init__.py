@@ -2,8 +2,8 @@
 
 Comes in: a model, its optimizer and a loop (`watch`), or the directory of a run (`Run`). Goes out: series, forecasts
 laid over them, findings. The way of a measured step, in the order to read: `attach` (the hooks), `measure` (one step,
-one row), `store` (the file), `runs` (lists, settings, the terminal), `diagnose` (comparison and findings). `sinks`
-send numbers elsewhere, `frameworks` are callbacks for trainers.
+one row), `forward` (its forward pass), `store` (the file), `runs` (lists, settings, the terminal), `diagnose`
+(comparison and findings). `sinks` send numbers elsewhere, `frameworks` are callbacks for trainers.
 """
 
 from typing import TYPE_CHECKING, Any

@@ -79,3 +79,23 @@ def other_parameters(others: int, count: int) -> Finding:
         "they are watched without names; pass a module that holds all, such as torch.nn.ModuleList([model, loss])",
         "docs/watch.md",
     )
+
+
+def forward_not_seen(compiled: bool) -> Finding:
+    """No forward pass was looked at.
+
+    Args:
+        compiled: whether the model is compiled and spread over processes.
+    """
+    return Finding(
+        "forward-not-seen",
+        "info",
+        "forward pass",
+        "a model that is compiled and sharded is not looked at"
+        if compiled
+        else "no measured step had a training pass through the model that was given to eq.watch",
+        "one in each measured step",
+        "give eq.watch the model whose call trains: the compiled one, if it is compiled; it must be called itself, in "
+        "training mode and with gradients",
+        "docs/watch.md",
+    )

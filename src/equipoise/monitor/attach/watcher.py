@@ -24,6 +24,7 @@ from equipoise.monitor.attach.ranks import rank_of, same_everywhere
 from equipoise.monitor.attach.registry import OptimizerRegistry, cheap, groups_in, has_closure
 from equipoise.monitor.attach.resume import earlier
 from equipoise.monitor.attach.review import Reviewing
+from equipoise.monitor.forward.collector import ForwardPass
 from equipoise.monitor.measure import quantities, singular_values
 from equipoise.monitor.measure.frame import Frame
 from equipoise.monitor.measure.measurer import Measurer, TogetherError
@@ -47,6 +48,7 @@ def watch(
     steps: int | None = None,
     neurons: int = 2,
     spectra: int | None = None,
+    forward: bool = False,
     resume: bool | int = False,
     finetune: bool | None = None,
     meta: Mapping[str, Any] | None = None,
@@ -72,6 +74,7 @@ def watch(
         neurons: how many neurons of each tensor to follow individually; 0 also leaves out quantiles over neurons.
         spectra: measure singular values at every k-th measured step; 0: never. Default: tensors in turn, as many as
             fit into `overhead`.
+        forward: also measure the forward pass of measured steps: outputs of blocks, dead units, attention, experts.
         resume: continue an existing run: True from its last step, a number from that step.
         finetune: whether the weights are pretrained. Findings then report the distance from the start, not
             equilibrium. Default: decided by the weights, as in `eq.plan`, and stored in the run.
@@ -103,8 +106,8 @@ def watch(
     3
     """
     return Watch(
-        model, optimizer, path, every, overhead, steps, neurons, spectra, resume, finetune, meta, sinks, diagnose,
-        quiet, strict,
+        model, optimizer, path, every, overhead, steps, neurons, spectra, forward, resume, finetune, meta, sinks,
+        diagnose, quiet, strict,
     )  # fmt: skip
 
 
@@ -113,7 +116,7 @@ class Watch:
 
     def __init__(
         self, model: torch.nn.Module | None, optimizer: Any, path: str | os.PathLike[str], every: int | None,
-        overhead: float, steps: int | None, neurons: int, spectra: int | None, resume: bool | int,
+        overhead: float, steps: int | None, neurons: int, spectra: int | None, forward: bool, resume: bool | int,
         finetune: bool | None, meta: Mapping[str, Any] | None, sinks: Sequence[Sink | str], diagnose: bool,
         quiet: bool, strict: bool,
     ) -> None:  # fmt: skip
@@ -161,6 +164,12 @@ class Watch:
         self._backlog = Backlog(registry)
         self._finite = FiniteWatch(registry) if diagnose and self._writer is not None else None
         self._reviewing = Reviewing(place if diagnose and self._writer is not None else None, overhead)
+        self._forward: ForwardPass | None = None
+        if forward and model is not None and self._writer is not None:
+            self._forward = ForwardPass(
+                model, self._writer, self._due_forward, self._cadence.spent, self._fail, registry.sharded
+            )
+            self._sending.more = self._forward.summary
         self._closed = False
         self._ending = Ending(self)
         self._handles: list[Any] = []
@@ -218,6 +227,8 @@ class Watch:
         self._ending.over()
         for handle in self._handles:
             handle.remove()
+        if self._forward is not None:
+            self._say(self._forward.finish())
         if alone or status != "finished":
             self._measurer.abandon()
         try:
@@ -340,6 +351,11 @@ class Watch:
     def _due(self, step: int) -> bool:
         return self._cadence.due(step) and not self._faults.too_many and self._measurer.takes_part
 
+    def _due_forward(self) -> int | None:
+        """The step that a forward pass now is of, if it is measured."""
+        waits = self._measurer.busy and self._cadence.every is None  # which step is next is not known yet
+        return self.step + 1 if not waits and self._due(self.step + 1) else None
+
     def _begin(self, owner: int, new: bool, start: float, closure: bool) -> None:
         """An optimizer is about to step, in a step that is measured or is the first after one."""
         self._catch_up()
@@ -353,6 +369,8 @@ class Watch:
         self._change_points.take(self.step, first, groups, total)
         if due and new:
             measurer.begin(self._cadence.measures(self.step), self._writer)
+            if self._forward is not None and measurer.open is not None:
+                measurer.open.seconds += self._forward.store(self.step)
         if due:
             measurer.before(owner, closure, groups)
 

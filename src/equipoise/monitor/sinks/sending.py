@@ -81,6 +81,8 @@ class Sending:
         self._threads: list[SinkThread] = []
         self._held: MeasuredStep | None = None
         self._summary = StepSummary()
+        self.more: Callable[[], tuple[int, dict[str, float]] | None] = lambda: None
+        """Gives other numbers that are to be sent, and their step."""
 
     def open(self, writer: RunWriter | None) -> None:
         """Make the sinks, and remember in the run what each wants to know when it goes on."""
@@ -142,6 +144,9 @@ class Sending:
             one, self._held = self._held, None
             made = one.assembler
             steps[one.number] = self._summary.numbers(made.infos({}), one.per, made.layout.columns, one.row)
+        more = self.more()
+        if more is not None:
+            steps.setdefault(more[0], {}).update(more[1])
         logged.flush()
         for number, numbers in logged.take().items():
             steps.setdefault(number, {}).update({f"equipoise/log/{name}": value for name, value in numbers.items()})
