@@ -11,7 +11,7 @@ import contextlib
 import inspect
 import time
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any, TypeGuard
 
 import torch
 from torch import Tensor, nn
@@ -32,9 +32,6 @@ from equipoise.monitor.forward.quantities import (
     WRITTEN,
 )
 from equipoise.monitor.store.layout import Column
-
-if TYPE_CHECKING:
-    from typing import TypeGuard
 
 CONVOLUTIONS = (functional.conv1d, functional.conv2d, functional.conv3d)
 CHANNELS = frozenset((*CONVOLUTIONS, functional.batch_norm, functional.group_norm))
