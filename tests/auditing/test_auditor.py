@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from tests.auditing.loops import Loop, audited, made, warned
+from tests.auditing.loops import Loop, audited, loss_of, made, warned
 
 import equipoise as eq
 from equipoise.auditing import audit
@@ -170,20 +170,58 @@ def test_no_steps_and_fewer_steps_are_said() -> None:
     assert not seen.worse_than("warning")
 
 
-def test_closures_sparse_complex_and_meta_are_said() -> None:
+def test_gradients_that_a_closure_computes_are_seen() -> None:
+    """As Lightning calls every step."""
     model = made()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    loop = Loop(model, optimizer)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    loop = Loop(model, optimizer, zero=lambda: None)
 
     def closure() -> torch.Tensor:
         optimizer.zero_grad()
-        loss = model(torch.randn(4, 12)).sum()
+        loss = loss_of(model, loop.generator)
         loss.backward()
         return loss
 
-    loop.step = lambda: optimizer.step(closure)
-    assert "audit-closure" in warned(audited(loop, steps=2))
+    returned: list[Any] = []
+    loop.backward = lambda loss: None
+    loop.step = lambda: returned.append(optimizer.step(closure=closure))
+    seen = audited(loop, steps=4)
+    assert warned(seen) == []
+    assert {row.rule for row in seen.table} == {"Adam"}
+    assert seen.table[0].lr == pytest.approx(1, rel=1e-3)
+    assert all(isinstance(loss, torch.Tensor) for loss in returned), "the loss of the closure is handed on"
 
+    def twice(closure: Any) -> None:
+        closure()
+        torch.optim.AdamW.step(optimizer, closure)
+
+    loop.step = lambda: twice(closure)
+    assert warned(audited(loop, steps=3)) == ["audit-dropped"], "two passes, one of them thrown away"
+
+    class Two(torch.optim.SGD):
+        def step(self, closure: Any = None) -> Any:
+            closure()
+            return super().step(closure)
+
+    two = Two(model.parameters(), lr=0.1)
+    loop.step = lambda: two.step(closure)
+    assert "audit-closure" in warned(audited(loop, steps=3, optimizer=two))
+
+
+def test_several_models_are_named() -> None:
+    parts = [torch.nn.Linear(6, 4), torch.nn.Linear(4, 3), torch.nn.Sequential(torch.nn.Linear(3, 2))]
+    optimizer = torch.optim.SGD([p for m in parts for p in m.parameters()], lr=0.1)
+    with audit(parts, optimizer, steps=2) as seen:
+        for _ in range(2):
+            optimizer.zero_grad()
+            parts[2](parts[1](parts[0](torch.randn(5, 6)))).square().sum().backward()
+            optimizer.step()
+    assert warned(seen) == []
+    named = {name for row in seen.table for name in row.tensors}
+    assert {"Linear 1: weight", "Linear 2: bias", "Sequential: 0.weight"} <= named
+
+
+def test_sparse_complex_and_meta_are_said() -> None:
     table = torch.nn.Embedding(8, 4, sparse=True)
     sparse = torch.optim.SparseAdam(table.parameters())
     with audit(table, sparse, steps=2) as seen:

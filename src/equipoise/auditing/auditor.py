@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Self
@@ -20,7 +21,7 @@ from equipoise.auditing.said import Difference, differences
 from equipoise.auditing.structure import SOURCE, ScheduleSteps, few, schedulers_of, structural
 from equipoise.auditing.table import Row, folded, page, rendered
 from equipoise.finding import SEVERITIES, Finding
-from equipoise.optim.dynamics_of import stepping
+from equipoise.optim.dynamics_of import inwards, stepping
 from equipoise.optim.model.roles import ParameterRole, known_parameters
 
 SCHEMA = 1
@@ -28,7 +29,7 @@ SCHEMA = 1
 
 
 def audit(
-    model: torch.nn.Module | None,
+    model: torch.nn.Module | Sequence[torch.nn.Module] | None,
     optimizer: Any,
     *,
     steps: int = 20,
@@ -41,7 +42,8 @@ def audit(
     parameters' bytes, at most `memory`; tensors beyond that are sampled, the largest first.
 
     Args:
-        model: names the parameters, and tells their roles; None: parameters are numbered.
+        model: names the parameters, and tells their roles; a list where several are trained, as in a GAN; None:
+            parameters are numbered.
         optimizer: anything with `step()` and `param_groups`, or a list of such.
         steps: how many steps to record. More steps tell averaging factors near 1 better.
         memory: bytes that the copies may take.
@@ -70,11 +72,14 @@ class Audit:
     """An audit in progress or done; made by `audit`, which explains its arguments."""
 
     def __init__(
-        self, model: torch.nn.Module | None, optimizer: Any, steps: int = 20, memory: float = 2e9,
-        previous: str | os.PathLike[str] | Mapping[str, Any] | None = None, full: Callable[[], None] = lambda: None,
+        self, model: torch.nn.Module | Sequence[torch.nn.Module] | None, optimizer: Any, steps: int = 20,
+        memory: float = 2e9, previous: str | os.PathLike[str] | Mapping[str, Any] | None = None,
+        full: Callable[[], None] = lambda: None,
     ) -> None:  # fmt: skip
-        if model is not None and not isinstance(model, torch.nn.Module):
-            raise ValueError(f"model = {model!r}: must be a torch.nn.Module, or None")
+        models: list[Any] = list(model) if isinstance(model, list | tuple) else [] if model is None else [model]
+        for one in models:
+            if not isinstance(one, torch.nn.Module):
+                raise ValueError(f"model = {one!r}: must be a torch.nn.Module, a list of such, or None")
         steps = _check.whole("steps", steps, low=1)
         memory = _check.number("memory", memory, low=0)
         optimizers = list(optimizer) if isinstance(optimizer, list | tuple) else [optimizer]
@@ -85,7 +90,7 @@ class Audit:
         self.steps = steps
         """How many steps are to be recorded."""
         self._previous = None if previous is None else read_previous(previous)
-        self._roles: list[ParameterRole] = [] if model is None else known_parameters(model)
+        self._roles = _known(models)
         names = {id(r.param): r.name for r in self._roles}
         self._recorder = Recorder([_steps(one) for one in optimizers], names, steps, memory, full)
         self.ended = ""
@@ -209,6 +214,19 @@ class Audit:
         return f"{self._name}: {count} tensors, {self.recorded} steps"
 
 
+def _known(models: Sequence[torch.nn.Module]) -> list[ParameterRole]:
+    """The parameters of all models; where there are several, with their models' names before their own."""
+    if len(models) < 2:
+        return [r for m in models for r in known_parameters(m)]
+    names = [type(m).__name__ for m in models]
+    found: dict[int, ParameterRole] = {}
+    for i, (name, model) in enumerate(zip(names, models, strict=True)):
+        before = name if names.count(name) == 1 else f"{name} {names[: i + 1].count(name)}"
+        for role in known_parameters(model):
+            found.setdefault(id(role.param), replace(role, name=f"{before}: {role.name}"))
+    return list(found.values())
+
+
 def _refuse(one: Any) -> None:
     """Refuse what has no steps to record."""
     if not callable(getattr(one, "step", None)):
@@ -225,12 +243,7 @@ def _refuse(one: Any) -> None:
 
 def _steps(one: Any) -> Any:
     """The optimizer whose step has hooks; of one that holds no such, itself."""
-    inner: Any = one
-    while not hasattr(inner, "_optimizer_step_pre_hooks"):
-        inner = getattr(inner, "optimizer", None)
-        if inner is None:
-            return one
-    return inner
+    return next((o for o in inwards(one) if hasattr(o, "_optimizer_step_pre_hooks")), one)
 
 
 def _no_steps() -> Finding:
@@ -246,13 +259,14 @@ def _fewer(taken: int, steps: int, ended: str) -> Finding:
     return Finding(
         "audit-fewer-steps", "warning" if failed else "info", "optimizer",
         f"{taken} steps were recorded" + (f"; then the script ended: {ended}" if failed else ""), f"{steps}",
-        "Nothing; averaging factors are told less well from fewer steps", SOURCE,
+        "Mend the script, or ask for fewer steps" if failed
+        else "Nothing; averaging factors are told less well from fewer steps", SOURCE,
     )  # fmt: skip
 
 
 def _closures() -> Finding:
     return Finding(
-        "audit-closure", "warning", "optimizer", "step() is called with a closure, which computes gradients inside",
-        "gradients before step()", "Call the closure first and then step() without it, so that the audit sees the "
-        "gradients; what is said of rules here may be of the gradients of a step before", SOURCE,
+        "audit-closure", "warning", "optimizer", "step() calls its closure more than once, or not at all",
+        "gradients of one pass for each step", "Nothing, if the optimizer needs several passes; what is said of rules "
+        "here is of the gradients of the first", SOURCE,
     )  # fmt: skip

@@ -172,6 +172,9 @@ class Recorder:
         self.changed: dict[str, int] = {}
         """How often a parameter was changed between two steps."""
         self.closures = False
+        """Whether a step called its closure more than once, or not at all."""
+        self._open: set[int] = set()
+        """Optimizers that are in a step whose closure was not called yet."""
         self.doubled: list[str] = []
         """Parameters that are in more than one group."""
         self._names, self._memory = names, memory
@@ -186,13 +189,13 @@ class Recorder:
 
     def _attach(self, k: int, one: Any) -> None:
         if hasattr(one, "register_step_pre_hook") and hasattr(one, "_optimizer_step_pre_hooks"):
-            self._handles.append(one.register_step_pre_hook(lambda o, a, kw: self._before(k, a, kw)))
+            self._handles.append(one.register_step_pre_hook(lambda o, a, kw: self._before(k, a[1:], kw, (o,))))
             self._handles.append(one.register_step_post_hook(lambda o, a, kw: self._after(k)))
             return
         own = one.step
 
         def step(*args: Any, **kwargs: Any) -> Any:
-            self._before(k, (one, *args), kwargs)
+            args, kwargs = self._before(k, args, kwargs) or (args, kwargs)
             made = own(*args, **kwargs)
             self._after(k)
             return made
@@ -209,18 +212,45 @@ class Recorder:
         self._handles.clear()
 
     @torch.no_grad()
-    def _before(self, k: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def _before(
+        self, k: int, args: tuple[Any, ...], kwargs: dict[str, Any], first: tuple[Any, ...] = ()
+    ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
+        """Record what there is before a step; with a closure, once that has computed the gradients.
+
+        Returns:
+            The arguments that the step shall have, where they are others.
+        """
         self._depth[k] += 1
         if self._depth[k] > 1 or self.over:
-            return
-        self.closures |= kwargs.get("closure") is not None or (len(args) > 1 and callable(args[1]))
+            return None
         if not self._stepped or k in self._stepped:
             if self.taken >= self.steps:
-                self.over = True
-                return
+                self._end()
+                return None
             self._stepped.clear()
             self.taken += 1
         self._stepped.add(k)
+        closure = kwargs.get("closure", args[0] if args else None)
+        if not callable(closure):
+            self._record_all(k)
+            return None
+        self._open.add(k)
+        with_gradients = partial(self._called, k, closure)
+        if "closure" in kwargs:
+            return (*first, *args), kwargs | {"closure": with_gradients}
+        return (*first, with_gradients, *args[1:]), kwargs
+
+    def _called(self, k: int, closure: Callable[[], Any]) -> Any:
+        made = closure()
+        if k in self._open:
+            self._open.discard(k)
+            with torch.no_grad():
+                self._record_all(k)
+        elif not self.over:
+            self.closures = True
+        return made
+
+    def _record_all(self, k: int) -> None:
         self._take_in()
         one = stepping(self.optimizers[k])
         said = [group_state(one, group) for group in one.param_groups]
@@ -228,13 +258,17 @@ class Recorder:
             if track.owner == k and not track.strange:
                 self._record(track, one, said[track.group])
 
+    def _end(self) -> None:
+        self.over = True  # hooks stay until they are detached: a list of hooks must not change while it is called
+        self._full()
+
     def _record(self, track: Track, one: Any, said: GroupState) -> None:
         p = track.param
         track.strange = _strange(p)
         if track.strange:
             return
         w = track.kept(p)
-        if track.after and not torch.equal(w, track.after[-1]):
+        if track.after and not _equal(w, track.after[-1]):
             self.changed[track.name] = self.changed.get(track.name, 0) + 1
         elif track.after:
             w = track.after[-1]
@@ -256,6 +290,9 @@ class Recorder:
         self._depth[k] -= 1
         if self._depth[k] > 0 or self.over:
             return
+        if k in self._open:
+            self._open.discard(k)
+            self.closures = True
         for track in self.tracks.values():
             if track.owner == k and len(track.after) < len(track.before):
                 track.after.append(track.kept(track.param))
@@ -266,8 +303,7 @@ class Recorder:
                 track.norms.append((float(first.norm()), float(last.norm())) if whole else (0.0, _norm(track.param)))
                 track.moves.append(float((last - first).norm()))
         if self.taken >= self.steps and len(self._stepped) == len(self.optimizers):
-            self.over = True  # hooks stay until they are detached: a list of hooks must not change while it is called
-            self._full()
+            self._end()
 
     # Parameters
 
@@ -325,6 +361,11 @@ def _strange(p: Tensor) -> str:
     if p.grad is not None and p.grad.layout != torch.strided:
         return "has a sparse gradient"
     return ""
+
+
+def _equal(a: Tensor, b: Tensor) -> bool:
+    """Whether two are equal, where NaN equals NaN."""
+    return torch.equal(a, b) or bool(((a == b) | (a.isnan() & b.isnan())).all())
 
 
 def _norm(x: Tensor) -> float:

@@ -103,10 +103,10 @@ def _decayed(tracks: Sequence[Track], roles: Sequence[ParameterRole]) -> Iterato
     plain = [t.name for t in with_decay if role.get(id(t.param)) in PLAIN]
     free = [t.name for t in tracks if role.get(id(t.param)) in PLAIN and not t.said[0].weight_decay]
     if plain:
-        mixed = f"; {len(free)} others have none: {few(free)}" if free else ""
+        mixed = f"; without: {len(free)} ({few(free)})" if free else ""
         yield Finding(
             "audit-decay-on-gains", "warning" if free else "info", few(plain),
-            f"{len(plain)} gains and biases have weight decay{mixed}", "0",
+            f"gains and biases with weight decay: {len(plain)}{mixed}", "0",
             "eq.param_groups(model) leaves them out, by the type of their module and not by name", SOURCE,
         )  # fmt: skip
     matrices = [t for t in tracks if role.get(id(t.param)) in MATRICES]
@@ -299,11 +299,15 @@ def _schedules(recorder: Recorder, schedulers: Sequence[ScheduleSteps]) -> Itera
             )  # fmt: skip
 
 
-def model_with(optimizers: Sequence[Any]) -> nn.Module | None:
-    """The largest module that holds parameters of these optimizers, for their names; None where there is none."""
+def models_with(optimizers: Sequence[Any]) -> list[nn.Module]:
+    """The modules that hold parameters of these optimizers and are in no other, the one with the most first."""
     ours = {id(p) for one in optimizers for g in stepping(one).param_groups for p in g["params"]}
     modules = [m for m in gc.get_objects() if issubclass(type(m), nn.Module)]
     inner = {id(c) for m in modules for c in m.children()}
-    tops = [(sum(id(p) in ours for p in m.parameters()), m) for m in modules if id(m) not in inner]
-    best = max(tops, key=lambda pair: pair[0], default=(0, None))
-    return best[1] if best[0] else None
+    tops = [({id(p) for p in m.parameters()} & ours, m) for m in modules if id(m) not in inner]
+    found: list[nn.Module] = []
+    for mine, module in sorted(tops, key=lambda pair: -len(pair[0])):
+        if mine & ours:
+            found.append(module)
+            ours -= mine
+    return found

@@ -122,7 +122,7 @@ def rendered(title: str, rows: Sequence[Row], findings: Sequence[Finding]) -> Re
         table.add_row(
             Text(_names(row.tensors)), Text(row.says), Text(row.does, style=style), Text(f"{row.unexplained:.1g}")
         )
-    parts: list[RenderableType] = [Text(title, style="bold"), table]
+    parts: list[RenderableType] = [Text(title, style="bold"), *([table] if rows else [])]
     if findings:
         parts.append(render_findings(findings))
     else:

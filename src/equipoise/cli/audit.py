@@ -29,13 +29,17 @@ def audit(
 
     [dim]equipoise audit train.py --fail-on warning -- --batch-size 8[/dim]
     """
+    import contextlib
+    import sys
+
     from equipoise import _check
     from equipoise.auditing import audit_script
     from equipoise.finding import SEVERITIES
 
     if fail_on is not None:
         _check.choice("fail_on", fail_on, SEVERITIES)
-    seen = audit_script(script, args or [], steps=steps)
+    with contextlib.redirect_stdout(sys.stderr) if json else contextlib.nullcontext():
+        seen = audit_script(script, args or [], steps=steps)
     if json:
         print_json(seen.to_dict())
     else:

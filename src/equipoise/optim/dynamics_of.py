@@ -108,7 +108,7 @@ class GroupState(NamedTuple):
         return self.dynamics.decay == "cautious" and self.weight_decay > 0
 
 
-def _inwards(optimizer: Any) -> Iterator[Any]:
+def inwards(optimizer: Any) -> Iterator[Any]:
     """The optimizer, and what accelerate, `Rotational`, `Switch` and the like put it round, from outside in."""
     one = optimizer
     while one is not None:
@@ -120,7 +120,7 @@ def _inwards(optimizer: Any) -> Iterator[Any]:
 
 def stepping(optimizer: Any) -> Any:
     """The optimizer that computes the step, out of all that others put round it."""
-    *_, inner = _inwards(optimizer)
+    *_, inner = inwards(optimizer)
     if not hasattr(inner, "param_groups"):
         raise ValueError(f"optimizer = {type(optimizer).__name__}: must be a torch optimizer with param_groups")
     return inner
@@ -155,7 +155,7 @@ def group_state(optimizer: Any, group: Mapping[str, Any]) -> GroupState:
 
 
 def _described(optimizer: Any, group: Mapping[str, Any]) -> tuple[Dynamics, tuple[str, ...]]:
-    chain = tuple(_inwards(optimizer))
+    chain = tuple(inwards(optimizer))
     one = next((o for o in chain if hasattr(type(o), "dynamics")), chain[-1])
     round_it = chain[: chain.index(one)]
     outside = next((type(o).__name__ for o in round_it if type(o).__module__.partition(".")[0] not in TRANSPARENT), "")
