@@ -311,7 +311,7 @@ def _schedule(memory: Remembered, *clocks: Curves) -> tuple[Curves, dict[str, fl
     values: dict[str, Array] = {}
     for name, g in points:
         dense = schedules.lr(g) if name == "lr" else schedules.weight_decay(g)
-        values[f"{name}/{g}"] = dense[at - 1]
+        values[f"{name}/{g}"] = dense[at - first]
     for g in schedules.groups:
         effective, left = memory.so_far(g)
         values |= {f"init_share/{g}": left[at - first], f"memory/{g}": effective[at - first]}

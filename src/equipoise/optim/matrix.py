@@ -71,11 +71,11 @@ class MuonFamily(RuleOptimizer):
         if not muon:
             group = self._for_adam() | group
         super().add_param_group(group)
-        try:
-            _check_muon(self.groups[-1])
-        except ValueError:
-            self.param_groups.pop()
-            raise
+
+    def check_options(self, group: GroupOptions) -> None:
+        """Also those of Muon."""
+        super().check_options(group)
+        _check_muon(group)
 
     def _for_adam(self) -> dict[str, Any]:
         """What a group that takes Adam's step has of its own, where matrices have another."""
@@ -106,7 +106,16 @@ def _add_all(optimizer: RuleOptimizer, groups: list[dict[str, Any]]) -> None:
         raise
 
 
-def _check_polar(options: Mapping[str, Any]) -> None:
+def _check_norm(norm: Any) -> None:
+    if not isinstance(norm, Norm | str):
+        raise ValueError(f"norm = {norm!r}: must be a norm of equipoise.geometry or the name of one")
+    if isinstance(norm, str):
+        geometry.named(norm)  # refuses what is no name
+
+
+def _check_polar(options: Any) -> None:
+    if not isinstance(options, Mapping):
+        raise ValueError(f"polar = {options!r}: must be a dict of options, such as {{}}")
     for name in options:
         _check.choice("polar", name, POLAR)
     geometry.polar(torch.zeros(1, 1), **options)  # refuses values that make no sense
@@ -122,6 +131,8 @@ def _check_muon(group: GroupOptions) -> None:
     _check.choice("scale", group["scale"], SCALES)
     _check.whole("split", group["split"], low=1)
     _check_polar(group["polar"])
+    for name in ("muon", "flatten"):
+        _check.flag(name, group[name])
     if not group["muon"]:
         return
     for p in group["params"]:
@@ -383,19 +394,21 @@ class SteepestDescent(RuleOptimizer):
             return
         if chosen is None:
             chosen = NORMS[_check.choice("role", role, NORMS)]
-        if not isinstance(chosen, Norm | str):
-            raise ValueError(f"norm = {chosen!r}: must be a norm of equipoise.geometry or the name of one")
-        if isinstance(chosen, str):
-            geometry.named(chosen)  # refuses what is no name
-        else:  # by its name where it has one, so that a checkpoint holds no object
+        _check_norm(chosen)
+        if not isinstance(chosen, str):  # by its name where it has one, so that a checkpoint holds no object
             chosen = next((name for name, norm in geometry.NAMES.items() if norm == chosen), chosen)
-        _check.number("layer_scale", param_group.get("layer_scale", self.defaults["layer_scale"]), low=0, open_low=True)
-        _check_polar(param_group.get("polar", self.defaults["polar"]))
         super().add_param_group(param_group | {"norm": chosen})
         if self.sharpness is not None:  # from the start what it will be, so that a checkpoint fits
             group = self.param_groups[-1]
             kinds = [state_dtype(p) for p in group["params"]]
             group["lr"] = torch.as_tensor(group["lr"], dtype=kinds[0] if kinds else torch.float32)
+
+    def check_options(self, group: GroupOptions) -> None:
+        """Also those of this descent."""
+        super().check_options(group)
+        _check_norm(group["norm"])
+        _check.number("layer_scale", group["layer_scale"], low=0, open_low=True)
+        _check_polar(group["polar"])
 
     _known = False
     """Whether lr has been set for the step that comes."""

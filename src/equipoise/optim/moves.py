@@ -77,6 +77,9 @@ class Move(ABC):
     defaults: ClassVar[dict[str, Any]] = {}
     """Group options that belong to the move."""
 
+    shapes: ClassVar[dict[str, tuple[int, ...]]] = {}
+    """Shapes of what it keeps of a parameter that do not depend on it: a saved state must have them."""
+
     compiles: ClassVar[bool] = False
     """Whether it has a compiled kernel; your own moves run eagerly, unless they are `RowMove`s."""
 
@@ -171,6 +174,7 @@ class Constrain(Move):
 
     compiles = True
     defaults: ClassVar[dict[str, Any]] = {"bound": "inflection", "rate": 1.0, "warm_start": None, "rotate": None}
+    shapes: ClassVar[dict[str, tuple[int, ...]]] = {"multiplier": (), "bound": (), "growth": (3,)}
     average: ClassVar[float] = 0.99
     least_growth: ClassVar[float] = 0.01
 

@@ -131,7 +131,7 @@ class EvenRows(Move):
             stack = o.ndim == 3 and not group["flatten"]
             rows = o.reshape(-1, o.shape[-1]) if stack else as_rows(o, "neuron")
             square = row_dot(rows, rows) / rows.shape[1]
-            if "row_square" not in piece.state:
+            if getattr(piece.state.get("row_square"), "shape", None) != square.shape:
                 piece.state["row_square"] = torch.zeros_like(square)
             v = piece.state["row_square"].mul_(beta2).add_(square, alpha=1 - beta2)
             even = rows / (v.sqrt() + group["row_eps"])

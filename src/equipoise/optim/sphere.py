@@ -119,12 +119,16 @@ class RowMove(Move):
         """How many steps the tracker of this parameter will have seen after the next."""
         return value_of(state.get("row_step", 0)) + 1
 
+    def fit(self, state: dict[str, Any], rows: Tensor) -> bool:
+        """Whether a parameter's state has the columns, of these rows."""
+        held = [state.get(name) for name in self.columns]
+        return all(torch.is_tensor(column) and column.shape == (rows.shape[0], 1) for column in held)
+
     def start(self, piece: Piece, group: GroupOptions) -> None:
         """Give a parameter's state the columns, if it lacks them."""
         rows = as_rows(piece.w, group["granularity"])
-        first = piece.state.get(self.columns[0])
         # Until rows have moved (a step of lr 0 moves none), and where the granularity is another than before.
-        if first is None or first.shape[0] != rows.shape[0] or not value_of(piece.state["row_step"]):
+        if not self.fit(piece.state, rows) or not value_of(piece.state.get("row_step", 0)):
             piece.state.update(zip(self.columns, self.begin(rows, group), strict=True))
             piece.state["row_step"] = count_of(0)
 
@@ -322,8 +326,8 @@ class Rotate(RowMove):
             return
         for piece, direction in zip(pieces, directions(u, len(pieces)), strict=True):
             turning = turns(piece.w, group)
-            if turning and "row_norm" not in piece.state:
-                piece.state["row_norm"] = row_norm(as_rows(piece.w, group["granularity"]))
+            if turning and not self.fit(piece.state, rows := as_rows(piece.w, group["granularity"])):
+                piece.state["row_norm"] = row_norm(rows)
                 piece.state["row_square"] = torch.zeros_like(piece.state["row_norm"])
             numbers = self.numbers(rule, t, t, group, tuple(piece.w.shape)) if turning else None
             if numbers is None:

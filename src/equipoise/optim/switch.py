@@ -15,6 +15,7 @@ from torch.optim import Optimizer
 from equipoise import _check
 from equipoise.optim.engine.holder import Held, Holder, steppable, within_a_step
 from equipoise.optim.engine.rate import readable
+from equipoise.optim.engine.saved import is_count
 
 SECOND = "second."
 """What options and states of the second optimizer are called by, after this."""
@@ -234,6 +235,8 @@ class Switch(Holder):
         sizes, wanted = ([len(g["params"]) for g in some] for some in (saved, groups))
         if sizes != wanted or any(COUNT not in g for g in saved):
             raise ValueError("state_dict: must be one that a Switch of such optimizers saved, with groups of this size")
+        for group in saved:
+            _check_own(group)
         state = {
             id(p): state_dict["state"].get(key, {})
             for own, group in zip(groups, saved, strict=True)
@@ -267,6 +270,18 @@ class Switch(Holder):
             mine = ((k, _of(which, state.get(id(p), {}))) for k, p in zip(ids, here["params"], strict=True))
             states |= {k: held for k, held in mine if held}
         return {"state": states, "param_groups": groups}
+
+
+def _check_own(group: dict[str, Any]) -> None:
+    """Refuse a saved group whose counts and ratios are none."""
+    if not is_count(group[COUNT]):
+        raise ValueError(f"{COUNT} = {group[COUNT]!r} in the saved state: must be a whole number ≥ 0")
+    begun = group.get(BEGUN)
+    if not isinstance(begun, tuple | list) or len(begun) != 2 or not all(isinstance(b, bool) for b in begun):
+        raise ValueError(f"{BEGUN} = {begun!r} in the saved state: must be two of True and False")
+    for name in RATIO.values():
+        if group.get(name) is not None:
+            _check.number(f"{name} in the saved state", group[name], low=0)
 
 
 class _Both(MutableMapping[Any, Any]):

@@ -21,6 +21,7 @@ from equipoise.optim.engine.base import LOW_PRECISION, RuleOptimizer, without_au
 from equipoise.optim.engine.clock import count_of, value_of
 from equipoise.optim.engine.holder import Held, Holder, steppable, within_a_step
 from equipoise.optim.engine.rate import known_rate, rate
+from equipoise.optim.engine.saved import is_count
 from equipoise.optim.engine.validation import check_granularity
 from equipoise.optim.moves import Piece, turns, varied
 from equipoise.optim.options import GroupOptions, group_options
@@ -265,6 +266,9 @@ class Rotational(Holder):
 
     def _load(self, state_dict: dict[str, Any]) -> None:
         """A state of the inner optimizer alone serves, too: rows are tracked, and steps counted, from there on."""
+        for group in state_dict["param_groups"]:
+            if not is_count(group.get(COUNT, 0)):
+                raise ValueError(f"{COUNT} = {group[COUNT]!r} in the saved state: must be a whole number ≥ 0")
         self.inner.load_state_dict(state_dict)
         for group in self.param_groups:
             group.setdefault(COUNT, 0)

@@ -1,6 +1,7 @@
 """Settings, memory and coverage of every step that was taken, whatever was measured of it."""
 
 import math
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
@@ -9,9 +10,11 @@ import torch
 from tests.monitor.loops import network, train
 
 import equipoise as eq
+from equipoise.board.gather import gather
 from equipoise.monitor import Run
 from equipoise.monitor.diagnose.attribute import Spans
 from equipoise.monitor.diagnose.compare import Comparer, Latest
+from equipoise.monitor.runs import schedule_points
 from equipoise.monitor.runs.schedule_points import Remembered, Schedules
 from equipoise.monitor.store.tables import Coverage
 
@@ -145,3 +148,42 @@ def test_rotation_over_its_forecast_is_the_same_everywhere(tmp_path: Path) -> No
             mean = Comparer(run).forecasts([name], spans)[name].rotation
             every = exact.plain.rotation
             assert mean == pytest.approx([every[:16].mean(), every[16:100].mean(), every[100:].mean()], rel=1e-6)
+
+
+def test_only_the_last_steps_of_a_very_long_run_are_worked_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And they are what they are when all of it is: forecasts alone begin later."""
+    rates = [0.01 * (1 + math.sin(t / 150)) for t in range(1, 401)]
+    with Run.open(watched(tmp_path, rates, every=8)) as run:
+        whole, schedules = Remembered(run), Schedules(run)
+        expected = [schedules.lr(0), *whole.so_far(0)]
+        monkeypatch.setattr(schedule_points, "LONGEST", 100)
+        memory = Remembered(run)
+        assert memory.schedules.start == 300
+        lr, left = memory.schedules.lr(0), memory.so_far(0)[1]
+        assert len(lr) == len(left) == 100
+        np.testing.assert_array_equal(lr, expected[0][300:])
+        np.testing.assert_allclose(left, expected[2][300:], rtol=1e-6)
+        compared = run.compare("0.weight")
+        assert 300 < compared.steps[0] < 310
+        assert np.isfinite(compared.plain.norm).all()
+        assert run.diagnose().coverage.steps == 400
+        assert any("only the last 100 of 400 steps" in note for note in run.setting.assumptions)
+
+
+@pytest.mark.parametrize("far", [10**8, 2**53])
+def test_what_reading_needs_goes_with_rows_and_not_with_the_numbers_of_steps(tmp_path: Path, far: int) -> None:
+    """A number of eight bytes for each step would be 800 MB, or 64 PiB; other memory of a process is 400 MB."""
+    watched(tmp_path, [0.01] * 30, every=1)
+    watched(tmp_path, [0.01] * 30, every=1, resume=far, first=far + 1)
+    tracemalloc.start()
+    try:
+        with Run.open(tmp_path) as run:
+            assert run.coverage.steps == far + 30
+            run.diagnose()
+            assert run.compare("0.weight").steps[0] == far + 1
+            assert gather(run).coverage.measured == 60
+            assert Remembered(run).now[0].init_share == 0
+        most = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert most < 400e6

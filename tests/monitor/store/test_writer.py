@@ -309,3 +309,19 @@ def test_close_ends_the_thread_and_is_final(tmp_path: Path) -> None:
     assert {p.name for p in tmp_path.iterdir()} == {schema.FILE, schema.LOCK}
     with pytest.raises(ValueError, match="status = 'done': must be one of crashed, finished, interrupted"):
         RunWriter(tmp_path / "b").close("done")
+
+
+def test_times_go_on_where_the_clock_is_set_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By an hour while the run is written, and by another before it goes on."""
+    real, back = time.time, [0.0]
+    monkeypatch.setattr(time, "time", lambda: real() - back[0])
+    for first in (1, 11):
+        with RunWriter(tmp_path, layouts=[LAYOUT], resume=True, strict=True) as writer:
+            for step in range(first, first + 10):
+                writer.append(step, [1, 1, 1])
+                back[0] += 360.0
+    with Run.open(tmp_path) as run:
+        times = run.table().times
+        assert len(times) == 20
+        assert (np.diff(times) >= 0).all()
+        assert 0 <= times[-1] - run.started < 3600

@@ -90,19 +90,19 @@ class Measured:
 
     @staticmethod
     def read(
-        run: Run, names: Sequence[str], *, last: int, points: int | None, neuron: int | None = None
+        run: Run, names: Sequence[str], *, within: Schedules, points: int | None, neuron: int | None = None
     ) -> list[Measured]:
         """Read some tensors of a run, or one neuron of each.
 
         Args:
             run: the run.
             names: of the tensors.
-            last: up to this step: a run may be written while it is read.
+            within: only at steps whose lr is known: a run may be written while it is read.
             neuron: which neuron.
             points: about how many points at most; the first and the last measured step are always among them.
         """
         columns = [Column(q, name, neuron=neuron) for name in names for q in QUANTITIES]
-        table = run.table(columns, kind="main", stop=last + 1, points=points)
+        table = run.table(columns, kind="main", start=within.start + 1, stop=within.last + 1, points=points)
         steps, values = table.steps, table.values
         if table.level and len(steps):  # forecasts start where the tensor was first seen, and the end is what is asked
             ends = {int(table.first[0]), int(table.last[-1])} - {int(steps[0]), int(steps[-1])}
@@ -133,8 +133,7 @@ class Case:
         self.ndim = len(info.shape)
         self.first = int(seen.steps[0])
         self.at = seen.steps - self.first
-        self.lr = schedules.lr(info.group)[self.first - 1 :]
-        self.weight_decay = schedules.weight_decay(info.group)[self.first - 1 :]
+        self._schedules, self._place = schedules, self.first - 1 - schedules.start
         rows, self.size = info.shape[0] if self.ndim > 1 else 1, math.prod(info.shape)
         self.shape, self.part = tuple(info.shape), 1.0
         if neuron is not None:
@@ -149,6 +148,16 @@ class Case:
         rotates = info.role not in ("gain", "bias") if info.role else self.ndim > 1
         self.scale_invariant = rotates and info.info.get("init_norm") != 0
         self.grad_norm = self._grad_norm() if dynamics.by_gradient else 1.0
+
+    @property
+    def lr(self) -> Array:
+        """The learning rate of each step from the first; not kept, as there may be many tensors."""
+        return self._schedules.lr(self.group)[self._place :]
+
+    @property
+    def weight_decay(self) -> Array:
+        """The weight decay of each step from the first."""
+        return self._schedules.weight_decay(self.group)[self._place :]
 
     @property
     def unit(self) -> Array | float:

@@ -167,8 +167,9 @@ def check_drift(e: Evidence) -> Iterator[Finding]:
         if not e.settled(i) or there.sum() < 8:
             continue
         g = int(e.group[i])
-        lr = e.hyper("lr", g)[steps[0] - 1 : steps[-1]]
-        lost = e.groups[g].dynamics.decay_share(lr, e.hyper("weight_decay", g)[steps[0] - 1 : steps[-1]])
+        late = slice(e.place(steps[0]), e.place(steps[-1]) + 1)
+        lr = e.hyper("lr", g)[late]
+        lost = e.groups[g].dynamics.decay_share(lr, e.hyper("weight_decay", g)[late])
         if lr.max() > 1.2 * lr.min() or lost.mean() == 0:
             continue  # the equilibrium itself moves
         case = e.case(i)
@@ -201,7 +202,7 @@ def check_falls_out(e: Evidence) -> Iterator[Finding]:
             continue
         case = e.case(i)
         lr = e.hyper("lr", int(e.group[i]))
-        if case is None or lr[e.last - 1] > 0.5 * lr.max() or lr[e.last - 1] == 0:
+        if case is None or lr[e.place(e.last)] > 0.5 * lr.max() or lr[e.place(e.last)] == 0:
             continue
         ends = case.seen.steps >= 0.95 * e.last
         if not ends.any():
@@ -231,7 +232,7 @@ def check_radial(e: Evidence) -> Iterator[Finding]:
         if not e.settled(i):
             continue
         case = e.case(i)
-        wd = e.hyper("weight_decay", int(e.group[i]))[e.last - 1]
+        wd = e.hyper("weight_decay", int(e.group[i]))[e.place(e.last)]
         if case is None or wd == 0:
             continue
         late = case.seen.steps >= LATE * e.last

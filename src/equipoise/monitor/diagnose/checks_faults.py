@@ -63,7 +63,7 @@ def check_still(e: Evidence) -> Iterator[Finding]:
     no_grad = {i for i in still if np.isnan(grad[late, i]).all()}
     for i in sorted(still, key=lambda i: (i not in no_grad, not e.rotates[i], -i if i in no_grad else i)):
         g = int(e.group[i])
-        zero = g < len(e.groups) and not e.hyper("lr", g)[max(0, int(e.steps[late][0]) - 1) :].any()
+        zero = g < len(e.groups) and not e.hyper("lr", g)[e.place(e.steps[late][0]) :].any()
         why = "its lr is 0" if zero else "it gets no gradient" if i in no_grad else "its weights did not change"
         reasons.append(([e.names[i]], "warning", why, "check its lr, and whether the loss depends on it"))
     for severity in ("warning", "info"):

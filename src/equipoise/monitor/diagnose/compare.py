@@ -132,7 +132,7 @@ class Comparer:
     def compare(self, tensor: str, *, neuron: int | None = None, points: int | None = POINTS) -> Comparison:
         """As the function `compare`."""
         info = self._info(tensor, neuron)
-        (seen,) = Measured.read(self.run, [tensor], last=self.last, neuron=neuron, points=points)
+        (seen,) = Measured.read(self.run, [tensor], within=self.schedules, neuron=neuron, points=points)
         if not len(seen.steps):
             raise ValueError(f"tensor = {tensor!r}: nothing was measured of it")
         known = self.groups[info.group].dynamics
@@ -165,7 +165,7 @@ class Comparer:
         return {name: p for name, p in found.items() if np.isfinite(p.norm).any() or np.isfinite(p.rotation).any()}
 
     def _read(self, names: Sequence[str], points: int) -> list[Measured]:
-        return Measured.read(self.run, names, last=self.last, points=points) if names else []
+        return Measured.read(self.run, names, within=self.schedules, points=points) if names else []
 
     def _info(self, tensor: str, neuron: int | None) -> TensorInfo:
         if tensor not in self.tensors:

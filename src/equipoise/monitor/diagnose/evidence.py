@@ -104,8 +104,12 @@ class Evidence:
 
     # Settings
 
+    def place(self, step: int) -> int:
+        """Where a step is in arrays of all steps, which may begin later than the run."""
+        return max(0, int(step) - 1 - self.comparer.schedules.start)
+
     def hyper(self, name: str, group: int) -> Array:
-        """The "lr" or "weight_decay" of a group at every step."""
+        """The "lr" or "weight_decay" of a group at every step; `place` says where a step is."""
         schedules = self.comparer.schedules
         return schedules.lr(group) if name == "lr" else schedules.weight_decay(group)
 
@@ -121,10 +125,10 @@ class Evidence:
     def folds(self) -> Array:
         """The decay of each tensor, added up to each measured step."""
         out = np.zeros((len(self.steps), len(self.names)))
+        places = [self.place(step) for step in self.steps]
         for i in set(self.group.tolist()):
             if i < len(self.groups):
-                total = np.cumsum(self.lost(i))
-                out[:, self.group == i] = total[np.clip(self.steps - 1, 0, len(total) - 1), None]
+                out[:, self.group == i] = np.cumsum(self.lost(i))[places, None]
         return out
 
     def forecasts(self, i: int) -> bool:
@@ -144,9 +148,8 @@ class Evidence:
         known = set(self.run.columns)
         which = [i for i, n in enumerate(self.names) if all(Column(q, n) in known for q in QUANTITIES)]
         which = [i for i in which if self.group[i] < len(self.groups)]
-        names = [self.names[i] for i in which]
-        seen = Measured.read(self.run, names, last=self.comparer.last, points=POINTS) if names else []
-        schedules = self.comparer.schedules
+        names, schedules = [self.names[i] for i in which], self.comparer.schedules
+        seen = Measured.read(self.run, names, within=schedules, points=POINTS) if names else []
         return {
             i: Case(one, self.tensors[i], None, self.groups[self.group[i]].dynamics, schedules)
             for i, one in zip(which, seen, strict=True)

@@ -39,6 +39,8 @@ def setting_of(run: Run) -> Setting:
     wanted = start.get("steps")
     if wanted is not None and wanted > known.last:
         assumed = (*assumed, f"{known.last:,} of {wanted:,} steps were taken: lr and weight decay of the rest are open")
+    if known.schedules.start > known.schedules.begin:
+        assumed = (*assumed, f"only the last {taken:,} of {known.last - known.schedules.begin:,} steps are taken")
     sizes: dict[str, Any] = {name: value for name in SIZES if _positive(value := meta.get(name))}
     curves = [_curves(known, g) for g in range(len(known.groups))]
     whole = Setting(
@@ -68,7 +70,7 @@ def _tensor(known: Comparer, info: TensorInfo) -> Tensor:
     dynamics, grad_norm = known.groups[info.group].dynamics, 1.0
     measured = all(Column(q, info.name) in known.columns for q in QUANTITIES)
     if measured and (dynamics.by_gradient or norm is None):
-        (seen,) = Measured.read(known.run, [info.name], last=known.last, points=POINTS)
+        (seen,) = Measured.read(known.run, [info.name], within=known.schedules, points=POINTS)
         if len(seen.steps):
             case = Case(seen, info, None, dynamics, known.schedules)
             grad_norm, norm = case.grad_norm, case.init_norm if norm is None else norm
@@ -86,8 +88,7 @@ def _tensor(known: Comparer, info: TensorInfo) -> Tensor:
 
 def _curves(known: Comparer, group: int) -> tuple[float, float, tuple[Schedule, Schedule]]:
     """The largest lr and weight decay of a group, and their factors at every step."""
-    begin = known.schedules.start
-    lr, wd = known.schedules.lr(group)[begin:], known.schedules.weight_decay(group)[begin:]
+    lr, wd = known.schedules.lr(group), known.schedules.weight_decay(group)
     tops = float(lr.max()), float(wd.max())
     factors = [schedules.from_array(x / top if top else np.ones(len(x))) for x, top in zip((lr, wd), tops, strict=True)]
     return *tops, (factors[0], factors[1])

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +24,31 @@ from equipoise.theory._scan import run_recursion as scan
 Array = NDArray[np.float64]
 Points = tuple[NDArray[np.int64], Array]
 """Steps, and values there."""
+
+LONGEST = 2_000_000
+"""Schedules, forecasts and memory are worked out for so many steps at most, the last ones: what they need goes with the
+number of steps, and a row may say any number."""
+
+KEPT = 1 << 26
+"""Bytes of schedules that are kept; what was used longest ago is worked out anew."""
+
+FINE = 1000
+"""Points of each straight line at which decay is added up where there are too many steps."""
+
+
+class _Kept:
+    """Arrays by key, as many as `KEPT` bytes hold."""
+
+    def __init__(self) -> None:
+        self._held: dict[Hashable, tuple[Array, ...]] = {}
+
+    def get(self, key: Hashable, make: Callable[[], tuple[Array, ...]]) -> tuple[Array, ...]:
+        """What is kept under a key, or is made now."""
+        found = self._held.pop(key, None)
+        self._held[key] = found = make() if found is None else found
+        while len(self._held) > 1 and sum(x.nbytes for arrays in self._held.values() for x in arrays) > KEPT:
+            del self._held[next(iter(self._held))]
+        return found
 
 
 @dataclass(frozen=True)
@@ -43,7 +71,7 @@ class GroupNow:
 
 
 class Schedules:
-    """Learning rate and weight decay of each group at every step, from the first to the last.
+    """Learning rate and weight decay of each group at every step, of the last two million at most.
 
     They are known at the ends of straight lines, which every step was compared with; where a run has none, at the
     measured steps. Between those they are taken to lie on straight lines.
@@ -56,12 +84,15 @@ class Schedules:
     def __init__(self, run: Run, last: int | None = None) -> None:
         self._run = run
         coverage = run.coverage
-        self.start = coverage.start
+        self.begin = coverage.start
         """The step before the run's first."""
         self.last = coverage.taken if last is None else last
+        self.start = max(self.begin, self.last - LONGEST)
+        """The step before the first of all arrays."""
         self._known = set(run.columns)
         self._points: dict[str, list[Points]] | None = None
-        self._done: dict[tuple[str, int], Array] = {}
+        self._kept = _Kept()
+        self._found: dict[tuple[str, int], tuple[Points, Hashable]] = {}
 
     @property
     def groups(self) -> list[int]:
@@ -70,7 +101,7 @@ class Schedules:
         return sorted({int(g) for name, _, g in parts if name in ("lr", "lr_knot") and g.isdecimal()})
 
     def lr(self, group: int) -> Array:
-        """The learning rate of a group: entry t is of step t + 1; 0 before the group was there."""
+        """The learning rate of a group: entry t is of step `start` + t + 1; 0 before the group was there."""
         return self._values("lr", group)
 
     def weight_decay(self, group: int) -> Array:
@@ -82,7 +113,24 @@ class Schedules:
 
         Measured values are taken where the ends of lines do not reach: of the last steps of a run on its way.
         """
-        stored = self._stored().get(f"{name}_knot/{group}", [])
+        return self._points_of(name, group)[0]
+
+    def signature(self, name: str, group: int) -> Hashable:
+        """The same for groups with the same values."""
+        return self._points_of(name, group)[1]
+
+    def _points_of(self, name: str, group: int) -> tuple[Points, Hashable]:
+        if (name, group) not in self._found:
+            steps, values = self._change_points(name, group)
+            late = self._stored_as(name, group) is not None
+            self._found[name, group] = (steps, values), (late, steps.tobytes(), values.tobytes())
+        return self._found[name, group]
+
+    def _stored_as(self, name: str, group: int) -> list[Points] | None:
+        return self._stored().get(f"{name}_knot/{group}")
+
+    def _change_points(self, name: str, group: int) -> Points:
+        stored = self._stored_as(name, group) or []
         end = int(stored[-1][0][-1]) if stored else -1
         parts = list(stored)
         if Column(f"{name}/{group}") in self._known:
@@ -136,14 +184,16 @@ class Schedules:
         return found
 
     def _values(self, name: str, group: int) -> Array:
-        if (name, group) not in self._done:
-            at, values = self.change_points(name, group)
-            steps = np.arange(1, self.last + 1)
-            stored = f"{name}_knot/{group}" in self._stored()
-            left = 0.0 if stored else None  # a group that came late did nothing before
-            found = np.interp(steps, at, values, left=left) if len(at) else np.zeros(self.last)
-            self._done[name, group] = found
-        return self._done[name, group]
+        def make() -> tuple[Array, ...]:
+            return (self.at(name, group, np.arange(self.start + 1, self.last + 1)),)
+
+        return self._kept.get(self.signature(name, group), make)[0]
+
+    def at(self, name: str, group: int, steps: NDArray[Any]) -> Array:
+        """The "lr" or "weight_decay" of a group at some steps, which may be before `start`."""
+        at, values = self.change_points(name, group)
+        left = None if self._stored_as(name, group) is None else 0.0  # a group that came late did nothing before
+        return np.interp(steps, at, values, left=left) if len(at) else np.zeros(len(steps))
 
 
 class Remembered:
@@ -157,40 +207,65 @@ class Remembered:
     def __init__(self, run: Run, schedules: Schedules | None = None) -> None:
         self.schedules = schedules or Schedules(run)
         self._groups = recorded(run)
-        self._done: dict[tuple[bytes, bytes], tuple[Array, Array]] = {}
+        self._kept = _Kept()
 
     def of(self, group: int) -> Memory | None:
-        """The memory of a group; None where lr is not known, or decay overshoots, so that there is nothing to say."""
+        """The memory of a group; None where lr is not known, or decay overshoots, so that there is nothing to say.
+
+        Of a run of more than `LONGEST` steps it is that of the last ones.
+        """
         lr, lost = self._steps(group)
         usable = np.isfinite(lr) & (lr >= 0) & (lost < 1)
         if not usable.all() or not lr.any():
             return None
-        return memory(lr=lr, weight_decay=self.schedules.weight_decay(group)[self.schedules.start :], kept=1 - lost)
+        return memory(lr=lr, weight_decay=self.schedules.weight_decay(group), kept=1 - lost)
 
     def so_far(self, group: int) -> tuple[Array, Array]:
-        """Effective steps, and the share of the initial weights, after each step of the run.
+        """Effective steps, and the share of the initial weights, after each step of the schedules' arrays.
 
         Σc and Σc² of all steps so far decay with every step: Σc ← aΣc + η, Σc² ← a²Σc² + η².
         """
-        lr, lost = self._steps(group)
-        key = lr.tobytes(), lost.tobytes()  # groups with one schedule are worked out once
-        if key not in self._done:
+        key = (self._dynamics(group), *(self.schedules.signature(name, group) for name in ("lr", "weight_decay")))
+
+        def make() -> tuple[Array, ...]:
+            lr, lost = self._steps(group)
             a, steps = 1 - lost, len(lr)
             with np.errstate(all="ignore"):
                 eta = lr / (lr.max(initial=0.0) or 1.0)
                 total = scan("first_order", a, eta, outputs=1, steps=steps)[0]
                 square = scan("first_order", a * a, eta**2, outputs=1, steps=steps)[0]
                 effective = np.where(square > 0, total**2 / square, 0.0)
-            self._done[key] = effective, np.asarray(np.cumprod(a), np.float64)
-        return self._done[key]
+                return effective, self._left_before(group) * np.asarray(np.cumprod(a), np.float64)
+
+        effective, left = self._kept.get(key, make)
+        return effective, left
+
+    def _left_before(self, group: int) -> float:
+        """The share of the initial weights that was left where the schedules' arrays begin.
+
+        Lr and decay lie on straight lines: logarithms are added up along them by the trapezoidal rule.
+        """
+        schedules = self.schedules
+        first, last = schedules.begin + 1, schedules.start
+        if last < first:
+            return 1.0
+        ends = np.concatenate([schedules.change_points(n, group)[0] for n in ("lr", "weight_decay")])
+        ends = np.unique(np.clip([*ends, first, last], first, last)).astype(np.float64)
+        if 1 < len(ends) < FINE:
+            ends = np.unique(np.concatenate([np.linspace(a, b, FINE) for a, b in pairwise(ends)]))
+        lr, wd = (schedules.at(name, group, ends) for name in ("lr", "weight_decay"))
+        with np.errstate(all="ignore"):
+            logs = np.log1p(-np.clip(self._dynamics(group).decay_share(lr, wd), 0.0, 1.0))
+            return float(np.exp(np.trapezoid(logs, ends) + (logs[0] + logs[-1]) / 2))
+
+    def _dynamics(self, group: int) -> Dynamics:
+        return self._groups[group].dynamics if group < len(self._groups) else Dynamics()
 
     def _steps(self, group: int) -> tuple[Array, Array]:
-        """Lr, and the share of the weights that decay takes, at each step of the run."""
-        start = self.schedules.start
-        lr, wd = self.schedules.lr(group)[start:], self.schedules.weight_decay(group)[start:]
-        known = self._groups[group].dynamics if group < len(self._groups) else Dynamics()
+        """Lr, and the share of the weights that decay takes, at each step of the schedules' arrays."""
+        lr, wd = self.schedules.lr(group), self.schedules.weight_decay(group)
         with np.errstate(all="ignore"):
-            return lr, known.decay_share(lr, wd)
+            return lr, self._dynamics(group).decay_share(lr, wd)
 
     @property
     def now(self) -> list[GroupNow]:
@@ -198,7 +273,7 @@ class Remembered:
         found = []
         for g in self.schedules.groups:
             lr, wd = self.schedules.lr(g), self.schedules.weight_decay(g)
-            if len(lr) > self.schedules.start:
+            if len(lr):
                 effective, left = self.so_far(g)
                 peak = float(self.schedules.change_points("lr", g)[1].max())
                 found.append(GroupNow(float(lr[-1]), peak, float(wd[-1]), float(effective[-1]), float(left[-1])))

@@ -95,10 +95,13 @@ class RunFileWriter:
         self._dropped_before = self._stored = 0
         self.staged_bytes = 0
         self.committed = 0.0
+        self.before = 0.0
+        """The time of the last row of earlier sessions."""
         try:
             highest = [self._db.execute(f"SELECT max(id) FROM {table}").fetchone()[0] for table in ("records", "rows")]
             self._record, self._row = (n or 0 for n in highest)
             earlier = self._db.execute("SELECT max(life) FROM lives").fetchone()[0] or 0
+            (self.before,) = self._db.execute("SELECT time FROM rows ORDER BY id DESC LIMIT 1").fetchone() or (0.0,)
             self._inode = os.stat(directory / schema.FILE).st_ino
             self.session = self._new_session(earlier + 1, None if isinstance(resume, bool) else resume)
             self.commit()

@@ -80,6 +80,7 @@ class RunWriter:
         self._floor = -1 if isinstance(resume, bool) else resume
         self._resumed = False
         self._trouble = Trouble(self.path, warn=warn)
+        self._clock = Clock()
         self.refused: Finding | None = None
         """The first thing that was not stored because it made no sense."""
         self._worker: Worker | None = None
@@ -92,6 +93,7 @@ class RunWriter:
             self._trouble.fail(error)
             return
         self._resumed = file.session.number > 1 and isinstance(resume, bool)
+        self._clock = Clock(file.before)
         self._worker = Worker(file, self._trouble, limit)
         self._ending = Ending(self)
         self.describe(tensors=tensors, quantities=quantities)
@@ -147,7 +149,7 @@ class RunWriter:
                 raise ValueError(f"kind = {kind!r}: must have a layout before its first row; call layout() first")
             data = row if callable(row) else layout.pack(row)
             step = self._checked(step, kind)
-            when = _now() if time is None else _check.number("time", time)
+            when = self._clock() if time is None else _check.number("time", time)
         except (TypeError, ValueError) as error:
             self.refuse(error)
             return False
@@ -310,8 +312,29 @@ class RunWriter:
         worker.put(lambda file: file.record(kind, name, text, at))
 
 
-def _now() -> float:
-    return time.time()
+YEAR = 3.2e7
+"""Seconds. A time so far ahead is damage, and no clock that was set back."""
+
+
+class Clock:
+    """Seconds since 1970 that only go on, also where somebody sets the computer's clock back.
+
+    Args:
+        after: the first time is not before this one.
+    """
+
+    def __init__(self, after: float = 0.0) -> None:
+        now = time.time()
+        self._offset = (after if now < after < now + YEAR else now) - _steady()
+
+    def __call__(self) -> float:
+        """The time now."""
+        return self._offset + _steady()
+
+
+def _steady() -> float:
+    """Seconds on a clock that nobody sets; on Linux it goes on while the computer sleeps."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic()
 
 
 def _step(value: Any) -> int:

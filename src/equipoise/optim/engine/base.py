@@ -21,9 +21,10 @@ from equipoise import _check
 from equipoise.optim.engine.clock import Clock, count_of, value_of
 from equipoise.optim.engine.distributed import mesh_of, summed
 from equipoise.optim.engine.rate import check_rate, readable
+from equipoise.optim.engine.saved import check_groups, check_saved, check_states, filled
 from equipoise.optim.engine.step_layout import StepLayout
 from equipoise.optim.engine.tensor_list import TensorList
-from equipoise.optim.engine.validation import check_group, listed, with_params
+from equipoise.optim.engine.validation import check_group, check_together, listed, with_params
 from equipoise.optim.moves import Move, Piece, direction, turns, varied
 from equipoise.optim.options import SHARED, GroupOptions, group_options
 from equipoise.optim.rows import all_finite, center_rows, everywhere
@@ -126,7 +127,8 @@ class RuleOptimizer(Optimizer):
         try:
             if "angle" in group:
                 group["own_angle"] = given
-            check_group(group)
+            self.check_options(group)
+            check_together(group)
             if group["lr_max"] is None and group["decay"] in BY_LR_MAX:
                 if not readable(group["lr"]):
                     raise ValueError("lr_max = None: must be given where lr is a tensor on a device, which is not read")
@@ -140,6 +142,10 @@ class RuleOptimizer(Optimizer):
                     if turns(p, group):
                         center_rows(p, group["granularity"])
 
+    def check_options(self, group: GroupOptions) -> None:
+        """Refuse a group's options that make no sense; an optimizer with options of its own extends this."""
+        check_group(group)
+
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Load a saved state, also from torch's own optimizer of the same kind.
 
@@ -150,9 +156,13 @@ class RuleOptimizer(Optimizer):
         hooks = self._optimizer_load_state_dict_pre_hooks
         for hook in hooks.values():
             state_dict = hook(self, state_dict) or state_dict
+        check_saved(state_dict)
+        groups = filled(state_dict["param_groups"], self.param_groups)
+        check_groups(groups, self.param_groups, self.check_options)
+        check_states(state_dict, self.param_groups, [self.pair(group) for group in self.groups])
         self._optimizer_load_state_dict_pre_hooks = OrderedDict()  # they have run
         try:
-            super().load_state_dict(state_dict | {"param_groups": self._filled(state_dict["param_groups"])})
+            super().load_state_dict(state_dict | {"param_groups": groups})
         finally:
             self._optimizer_load_state_dict_pre_hooks = hooks
         # torch casts the state to the parameter's dtype; ours is float32 beside low precision, and is copied.
@@ -166,13 +176,6 @@ class RuleOptimizer(Optimizer):
                         if name in ("step", "row_step")
                         else value.detach().to(device=p.device, dtype=state_dtype(p), copy=True)
                     )
-
-    def _filled(self, saved: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        """Saved groups in our words; what they do not say stays as it is here."""
-        if len(saved) != len(self.param_groups):
-            return saved  # torch says why not
-        kept = [{k: v for k, v in g.items() if k not in ("params", "param_names")} for g in self.param_groups]
-        return [here | _ours(group, here) for here, group in zip(kept, saved, strict=True)]
 
     def __getstate__(self) -> dict[str, Any]:
         own = {name: getattr(self, name) for name in ("rule", "move", "skipped", "_angle")}
@@ -363,27 +366,6 @@ def evaluated(closure: Callable[[], Any] | None) -> Any:
 def state_dtype(p: Tensor) -> torch.dtype:
     """Of the averages of a parameter."""
     return torch.float32 if p.dtype in LOW_PRECISION else p.dtype
-
-
-BESIDE = ("params", "param_names", "initial_lr", "max_lr", "min_lr", "max_momentum", "base_momentum", "swa_lr")
-"""What groups have that is no option of an optimizer: torch's schedulers keep numbers there."""
-
-
-def _ours(saved: dict[str, Any], here: dict[str, Any]) -> dict[str, Any]:
-    """A saved group in our words: where torch's weight_decay is L2, it is `l2` here.
-
-    What we lack is refused where it would change steps, and left out where not.
-    """
-    if "l2" in saved:
-        return saved
-    for key, plain in (("amsgrad", False), ("centered", False), ("dampening", 0)):
-        if saved.get(key, plain) != plain:
-            raise ValueError(f"{key} = {saved[key]!r} in the saved state: must be {plain}; this optimizer has no {key}")
-    coupled = "dampening" in saved or "centered" in saved or saved.get("decoupled_weight_decay") is False
-    known = {name: value for name, value in saved.items() if name in here or name in BESIDE}
-    if not coupled or not saved.get("weight_decay"):
-        return known
-    return known | {"l2": saved["weight_decay"], "weight_decay": 0.0}
 
 
 def _master(p: Tensor, state: dict[str, Any]) -> Tensor:

@@ -16,6 +16,7 @@ import torch.optim.optimizer as torchs
 from torch.optim import Optimizer
 
 from equipoise.optim.engine.base import evaluated
+from equipoise.optim.engine.saved import check_saved
 
 
 class Held(property):
@@ -71,13 +72,17 @@ class Holder(Optimizer):
         Args:
             state_dict: what `state_dict` returned.
         """
-        state = dict(state_dict)
+        state = dict(state_dict) if isinstance(state_dict, dict) else state_dict
         for hook in self._optimizer_load_state_dict_pre_hooks.values():
             changed = hook(self, state)
             state = state if changed is None else changed
-        if not {"state", "param_groups"} <= set(state):
-            raise ValueError("state_dict: must be one that an optimizer saved, with state and param_groups")
-        self._load(state)
+        check_saved(state)
+        before = self._saved()
+        try:
+            self._load(state)
+        except Exception:
+            self._load(before)  # one of two may have loaded its part
+            raise
         for hook in self._optimizer_load_state_dict_post_hooks.values():
             hook(self)
 

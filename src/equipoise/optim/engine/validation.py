@@ -69,7 +69,7 @@ def _check_param(p: Any) -> None:
 
 
 def check_group(group: GroupOptions) -> None:
-    """Refuse hyperparameters that make no sense, by argument, value and range."""
+    """Refuse options that make no sense, by argument, value and range."""
     check_rate(group)
     _check.number("weight_decay", group["weight_decay"], low=0)
     _check.number("l2", group["l2"], low=0)
@@ -93,8 +93,6 @@ def check_group(group: GroupOptions) -> None:
     for name in ("momentum", "alpha", "track", "beta2"):
         if name in group and (name != "track" or group[name] is not None):
             group[name] = _check.number(name, group[name], **_UNIT)
-    if group.get("nesterov") and group["momentum"] == 0:
-        raise ValueError("nesterov = True with momentum = 0: must have momentum > 0")
     if "granularity" in group:
         check_granularity(group)
     if "bound" in group:
@@ -111,10 +109,18 @@ def check_group(group: GroupOptions) -> None:
             raise ValueError(f"angle = {group['angle']!r}: must be a number, a function of the step, 'step' or None")
         elif group["angle"] is not None:
             _check.number("angle", group["angle"], low=0, high=1.5)
-        elif any(turns(p, group) for p in group["params"]):
-            known_rate(group)
-            if group["weight_decay"] == 0:
-                raise ValueError(NO_DECAY)
+
+
+def check_together(group: GroupOptions) -> None:
+    """Refuse options that do not go together. A saved state may have them: a schedule may just have set decay to 0."""
+    if group.get("nesterov") and group["momentum"] == 0:
+        raise ValueError("nesterov = True with momentum = 0: must have momentum > 0")
+    if "bound" in group and group["weight_decay"]:
+        raise ValueError(f"weight_decay = {group['weight_decay']!r}: must be 0; the bound takes its place")
+    if "method" in group and group["angle"] is None and any(turns(p, group) for p in group["params"]):
+        known_rate(group)
+        if group["weight_decay"] == 0:
+            raise ValueError(NO_DECAY)
 
 
 def _check_by_step(group: GroupOptions) -> None:
@@ -155,5 +161,3 @@ def _check_constraint(group: GroupOptions) -> None:
     if group["warm_start"] is None:
         group["warm_start"] = 1000 if group["bound"] == "warm_start" else 200
     _check.whole("warm_start", group["warm_start"], low=1)
-    if group["weight_decay"]:
-        raise ValueError(f"weight_decay = {group['weight_decay']!r}: must be 0; the bound takes its place")
