@@ -10,11 +10,11 @@ from equipoise.lab.workloads import STAGES, WORKLOADS, best, planned
 from equipoise.lab.workloads.sweep import SEEDS, SHRINKS, further, grid, others, settled, validation
 
 
-def test_halves_are_balanced_over_kinds() -> None:
+def test_each_kind_is_judged_on_as_many_as_it_is_chosen_on() -> None:
     assert len(WORKLOADS) >= 12
     for kind in {w.kind for w in WORKLOADS.values()}:
         halves = [w.half for w in WORKLOADS.values() if w.kind == kind]
-        assert halves.count("choosing") == halves.count("held-out"), kind
+        assert 0 < halves.count("choosing") <= halves.count("held-out") + halves.count("fresh"), kind
     assert {w.trial.optimizer for w in WORKLOADS.values()} == {"adamw", "lion", "muon", "sgdm"}
     assert len({w.trial.key for w in WORKLOADS.values()}) == len(WORKLOADS)
     assert all(w.trial.precision == "float32" for w in WORKLOADS.values())

@@ -8,8 +8,12 @@ from typing import final
 from equipoise import _check
 from equipoise.lab.train.trial import Trial
 
-HALVES = ("choosing", "held-out")
-"""What thresholds and advice are chosen on, and what they are judged on. Each workload is of one half for ever."""
+HALVES = ("choosing", "held-out", "fresh")
+"""What thresholds and advice are chosen on, and what they are judged on. Each workload is of one half for ever.
+
+The fresh ones judge, too. They were added when the held-out half had been looked at, and were first trained when all
+rules stood.
+"""
 
 KINDS = ("fine-tuning", "pairs", "text", "text repeated", "vision, batch norm", "vision, layer norm", "vision, no norm")
 

@@ -1,4 +1,4 @@
-"""The workloads. Which half each is of was fixed before any of them was trained, and does not change."""
+"""The workloads. Which half each is of was fixed before it was trained, and does not change."""
 
 from __future__ import annotations
 
@@ -31,6 +31,17 @@ PRETRAINED = Trial(**_TEXT).vary({"steps": 6000, "warmup": 200, "lr": 3e-3, "wei
 """What the workloads of fine-tuning start from: the smallest GPT after 3 million bytes of enwik8."""
 
 _TUNED = _TEXT | {"model_options": SMALL | {"start": dataclasses.asdict(PRETRAINED)}, "steps": 400, "warmup": 20}
+
+_DOCS: dict[str, Any] = {
+    "data": "linux_doc", "data_options": {"size": 3_000_000, "length": 64}, "model": "gpt",
+    "model_options": {"size": "0.1M", "depth": 3, "tied": True}, "batch_size": 16, "steps": 1000,
+    "optimizer_options": BETAS, "schedule": "cosine", "warmup": 50,
+}  # fmt: skip
+"""As nanoGPT has it at a small width: three layers, initial weights of GPT-2's size."""
+
+_FASHION: dict[str, Any] = {
+    "data": "fashion", "data_options": {"validation": 5000}, "batch_size": 64, "schedule": "cosine",
+}  # fmt: skip
 
 _ADAMW, _LION, _MUON = (1e-3, 3e-3, 1e-2), (1e-4, 3e-4, 1e-3), (1e-2, 3e-2, 1e-1)
 _SGDM = (3e-2, 1e-1, 3e-1)
@@ -136,6 +147,50 @@ _LIST = (
     Workload(
         "pairs-muon", "held-out", "pairs", "encoder and decoder of one layer each, how words are spoken",
         _trial(_PAIRS, "muon", steps=600, warmup=30), _MUON, 112_434, 35_392, 20,
+    ),
+    Workload(
+        "text-adamw-small-init", "choosing", "text", "text-adamw with initial weights of GPT-2's size",
+        _trial(_TEXT, "adamw", model_options=SMALL | {"std": 0.02}), _ADAMW, 312_499, PARAMETERS["0.1M"], 15,
+    ),
+    Workload(
+        "mlp-adamw", "choosing", "vision, no norm", "MLP with torch's initial weights, Fashion-MNIST, 0.7 epochs",
+        _trial(_FASHION, "adamw", model="mlp", model_options={"norm": "none"}, steps=600, warmup=30),
+        (3e-4, 1e-3, 3e-3), 55_000, 118_282, 10,
+    ),
+    Workload(
+        "docs-adamw", "fresh", "text", "GPT of 0.2 M parameters as nanoGPT starts it, Linux's documentation",
+        _trial(_DOCS, "adamw"), _ADAMW, 40_734, 168_384, 30,
+    ),
+    Workload(
+        "docs-muon", "fresh", "text", "GPT of 0.2 M parameters as nanoGPT starts it, Linux's documentation",
+        _trial(_DOCS, "muon", steps=500, warmup=25), _MUON, 40_734, 168_384, 30,
+    ),
+    Workload(
+        "docs-lion", "fresh", "text", "GPT of 0.2 M parameters as nanoGPT starts it, Linux's documentation",
+        _trial(_DOCS, "lion", steps=800, warmup=40), _LION, 40_734, 168_384, 25,
+    ),
+    Workload(
+        "docs-repeat-adamw", "fresh", "text repeated", "GPT of 0.2 M parameters, 15 epochs of Linux's documentation",
+        _trial(_DOCS, "adamw", data_options={"size": 75_000, "length": 64}, steps=1100, warmup=55),
+        _ADAMW, 1166, 168_384, 35,
+    ),
+    Workload(
+        "fashion-sgdm", "fresh", "vision, batch norm", "ResNet-9 an eighth as wide, Fashion-MNIST, 0.5 epochs",
+        _trial(_FASHION, "sgdm", model="fast_resnet", model_options={"width": 8}, steps=400, warmup=20),
+        _SGDM, 55_000, 103_800, 30,
+    ),
+    Workload(
+        "fashion-mlp-sgdm", "fresh", "vision, no norm", "MLP of three hidden layers, Fashion-MNIST, 0.7 epochs",
+        _trial(_FASHION, "sgdm", model="mlp", model_options={"norm": "none", "depth": 3}, steps=600, warmup=30),
+        (1e-2, 3e-2, 1e-1), 55_000, 134_794, 10,
+    ),
+    Workload(
+        "fashion-vit-adamw", "fresh", "vision, layer norm", "ViT with initial weights of GPT-2's size, Fashion-MNIST",
+        _trial(
+            _FASHION, "adamw", model="vit", model_options={"size": "tiny", "patch": 7, "width": 64}, steps=800,
+            warmup=40,
+        ),
+        _ADAMW, 55_000, 105_098, 25,
     ),
 )  # fmt: skip
 
