@@ -37,6 +37,12 @@ def test_the_lr_of_adamw_is_a_share_of_the_weights() -> None:
     assert one(betas=(0.8, 0.9)).lr == pytest.approx(one().lr, rel=0.05)
 
 
+@pytest.mark.parametrize(("inputs", "rms", "counts"), [(64, 0.02, 0.1), (64, 0.2, 0.2), (4096, 0.02, 0.02)])
+def test_a_layer_that_starts_small_counts_as_large_as_it_grows(inputs: int, rms: float, counts: float) -> None:
+    tensors = (Tensor(shape=(64, inputs), init_rms=rms),)
+    assert one(tensors=tensors).lr == pytest.approx(STEP * counts, rel=0.03)
+
+
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 def test_a_walk_of_simulated_weights_goes_as_far_as_the_rule_says(optimizer: str) -> None:
     """Independent of the planner: real optimizers on gradients of noise, at the suggested lr and without decay."""
@@ -119,7 +125,7 @@ def test_the_toml_reads_back(optimizer: str, tmp_path) -> None:  # type: ignore[
     back = read_setting(tmp_path / "a.toml")
     assert (back.groups[0].lr, back.groups[0].weight_decay) == (found.lr, found.weight_decay)
     again = suggest_setting(back)
-    assert (again.lr, again.weight_decay) == pytest.approx((found.lr, found.weight_decay), rel=0.02)
+    assert (again.lr, again.weight_decay) == pytest.approx((found.lr, found.weight_decay), rel=0.05)  # of two digits
 
 
 def test_its_plan_raises_no_warning() -> None:

@@ -148,14 +148,18 @@ class Tensor:
         return next(iter(self.shape))
 
     @property
+    def inputs(self) -> int:
+        """Weights of a row: what an output of the layer is summed over."""
+        return self.size // self.rows if len(self.shape) > 1 else self.size
+
+    @property
     def rms(self) -> float:
         """Root mean square of the initial values: given, or 1/√(3·inputs), torch's default of a linear layer."""
         if self.init_rms is not None:
             return self.init_rms
         if self.kind in ("gain", "bias"):
             return 1.0 if self.kind == "gain" else 0.0
-        inputs = self.size // self.rows if len(self.shape) > 1 else self.size
-        return 1 / math.sqrt(3 * inputs)
+        return 1 / math.sqrt(3 * self.inputs)
 
     @property
     def rotates(self) -> bool:

@@ -2,7 +2,7 @@
 
 The rule is in theory's coordinates:
 
-- *lr*: if gradients are a random walk, a step at the peak moves the median layer by `STEP` of its initial norm. For
+- *lr*: if gradients are a random walk, a step at the peak moves the median layer by `STEP` of its `Travel.scale`. For
   AdamW that is lr = STEP·(RMS of the weights), whatever the betas and the length of the run. A run of fine-tuning ends
   `FINETUNED` of its initial norm from where it began.
 - *weight decay*: lr·wd·T, how many times over decay alone shrinks the initial weights by a factor e, by how often the
@@ -28,6 +28,7 @@ from equipoise.planner.checks.paying import ONCE, REPEATED, SHRINK_ONCE, SHRINK_
 from equipoise.planner.planning import Plan, plan, plan_setting
 from equipoise.planner.setting import Group, Setting
 from equipoise.planner.toml import write_setting
+from equipoise.planner.travel import GROWS_TO
 from equipoise.theory import advice
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ OPTIMIZERS = ("adamw", "lion", "muon")
 """What the rule was tried with."""
 
 STEP = 0.04
-"""A step at the peak, over the initial norm of the median layer."""
+"""A step at the peak, over the `Travel.scale` of the median layer: its initial norm, if it does not start small."""
 
 FINETUNED = 0.35
 """Distance from the pretrained weights at the end, over their norm: `checks.paying.LEARNT_GOAL` of short runs."""
@@ -249,7 +250,7 @@ def suggest_setting(setting: Setting) -> Suggestion:
     >>> from equipoise.planner import Tensor
     >>> matrix = Tensor(shape=(4096, 1024), init_rms=0.02)
     >>> suggest_setting(Setting.make(steps=2000, schedule="cosine", tensors=(matrix,))).lr
-    0.00079
+    0.00099
     """
     allowed(setting.groups[setting.main_group].dynamics.optimizer)
     decaying = tuple(
@@ -311,8 +312,9 @@ def _reasons(s: Setting, chosen: str, shrink: float, decay: tuple[str, str], gro
         f"the median layer ends {far:.2g}× its initial norm from the pretrained weights, if gradients are a random "
         f"walk. Tried with small GPTs alone: large models are often tuned with a tenth of this, so try that too"
         if s.finetune
-        else f"a step at the peak moves the median layer by {100 * STEP:g} % of its initial norm, if gradients are a "
-        f"random walk{'' if s.steps <= 2000 else '. Tried in runs of 200 to 1600 steps; longer ones may want less'}"
+        else f"a step at the peak moves the median layer by {100 * STEP:g} % of its initial norm (of RMS "
+        f"{GROWS_TO:g}/√inputs if it starts smaller), if gradients are a random "
+        f"walk{'' if s.steps <= 2000 else '. Tried in runs of 200 to 1600 steps; longer ones may want less'}"
     )
     found = [
         Reason("optimizer", name, chosen, "stored trials" if chosen != "given" else ""),

@@ -2,7 +2,7 @@
 
 The coordinates are theory's, and so hold for any optimizer whose updates do not depend on the gradient's size:
 
-- *learnt*: how far the updates of a random walk take a layer from its start, over its initial norm (`Travel.learnt`)
+- *learnt*: how far the updates of a random walk take a layer from its start, over its `Travel.scale` (`Travel.learnt`)
 - *shrink*: lr·wd·T at peak lr, how many times over decay alone shrinks the initial weights by a factor e
 - *epochs*: how often the data is seen
 
@@ -23,6 +23,7 @@ import numpy as np
 
 from equipoise.finding import Finding
 from equipoise.planner.checks.common import group_name
+from equipoise.planner.travel import GROWS_TO
 
 if TYPE_CHECKING:
     from equipoise.planner.planning import Plan
@@ -95,6 +96,7 @@ def check_low_lr(plan: Plan) -> Iterator[Finding]:
         "warning" if sure else "info",
         group_name(plan, i),
         f"if gradients are a random walk, the median layer ends {learnt:.2g}× its initial norm from where it began"
+        + (f" (of RMS {GROWS_TO:g}/√inputs, as it starts smaller)" if _starts_small(plan) else "")
         + (" (with an lr that falls to 0)" if constant else "")
         + (", where gradients have a norm of 1 at unit weight norm" if guess else ""),
         f"{LEARNT:g} or more "
@@ -205,6 +207,14 @@ def learnt_by_most(plan: Plan, optimizer: str | None = None, *, guess: bool = Fa
         for _ in range(t.tensor.count)
     ]
     return float(np.median(found)) if found else None
+
+
+def _starts_small(plan: Plan) -> bool:
+    """Whether most layers start smaller than what they are measured by."""
+    small = [
+        far.scale > far.start for t, far in zip(plan.tensors, plan.travels, strict=True) if far and t.tensor.rotates
+    ]
+    return 2 * sum(small) > len(small)
 
 
 def nearest_round(value: float) -> float:
