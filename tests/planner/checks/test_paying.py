@@ -148,12 +148,20 @@ def test_where_the_epochs_are_unknown_both_cases_are_said() -> None:
 
 
 def test_repeated_text_gets_decay() -> None:
-    assert changes(plan(lr=3e-3, weight_decay=0.01, **REPEATED)) == {"decay-low": {"weight_decay": 2.5}}
+    assert changes(plan(lr=1e-2, weight_decay=0.01, **REPEATED)) == {"decay-low": {"weight_decay": 0.75}}
     assert set(changes(plan(lr=3e-4, weight_decay=0.01, **REPEATED))) == {"lr-low"}, "one after the other"
-    assert changes(plan(lr=3e-3, weight_decay=2.5, **REPEATED)) == {}, "and is left alone when it has it"
-    assert "decay-low" not in changes(plan(lr=3e-3, weight_decay=0.01, finetune=True, **REPEATED))
-    few = plan(lr=3e-3, weight_decay=0.01, **{**REPEATED, "dataset_size": 1000})
+    assert changes(plan(lr=1e-2, weight_decay=0.75, **REPEATED)) == {}, "and is left alone when it has it"
+    assert "decay-low" not in changes(plan(lr=1e-2, weight_decay=0.01, finetune=True, **REPEATED))
+    few = plan(lr=1e-2, weight_decay=0.01, **{**REPEATED, "dataset_size": 1000})
     assert changes(few) == {}, "four epochs are neither"
+
+
+def test_a_run_that_does_not_go_far_gets_no_decay() -> None:
+    found = plan(lr=3e-3, weight_decay=0.01, **REPEATED)
+    assert paying.LEARNT < (paying.learnt_by_most(found) or 0) < paying.LEARNT_BY_HEART
+    (one,) = [f for f in found.findings if f.code == "decay-low"]
+    assert (one.severity, one.change, one.paid) == ("info", {}, "")
+    assert "cost 12 % on another" in one.advice
 
 
 def test_of_repeated_images_only_facts_are_said() -> None:
@@ -166,15 +174,15 @@ def test_of_repeated_images_only_facts_are_said() -> None:
 
 @pytest.mark.parametrize("kind", [d for d in DECAYS if d != "schedule"])
 def test_the_decay_asked_for_has_the_shrink_that_it_names(kind: str) -> None:
-    found = plan(lr=3e-3, weight_decay=1e-6, decay=kind, **REPEATED)
+    found = plan(lr=1e-2, weight_decay=1e-6, decay=kind, **REPEATED)
     asked = changes(found)["decay-low"]["weight_decay"]
-    after = plan(lr=3e-3, weight_decay=asked, decay=kind, **REPEATED)
+    after = plan(lr=1e-2, weight_decay=asked, decay=kind, **REPEATED)
     taken = after.setting.decay_per_step(0).max() * after.setting.steps
     assert taken == pytest.approx(paying.SHRINK_REPEATED, rel=0.01)
 
 
 def test_sgd_counts_what_momentum_makes_of_decay() -> None:
-    asked = changes(plan("sgdm", lr=0.1, weight_decay=1e-5, **REPEATED))["decay-low"]["weight_decay"]
+    asked = paying.decay_for(plan("sgdm", lr=0.1, weight_decay=1e-5, **REPEATED), paying.SHRINK_REPEATED)
     assert asked == pytest.approx(3 / (0.1 / (1 - 0.9) * 400), rel=0.01)
 
 

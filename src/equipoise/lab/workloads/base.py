@@ -15,6 +15,9 @@ The fresh ones judge, too. They were added when the held-out half had been looke
 rules stood.
 """
 
+USED = {"choosing": "used to set it", "held-out": "not used to set it", "fresh": "first trained after it was set"}
+"""What a half is to a rule, as "workloads that were …"."""
+
 KINDS = ("fine-tuning", "pairs", "text", "text repeated", "vision, batch norm", "vision, layer norm", "vision, no norm")
 
 

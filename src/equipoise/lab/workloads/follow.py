@@ -17,7 +17,7 @@ from typing import final
 
 from equipoise.finding import Finding
 from equipoise.lab.train.trial import Trial
-from equipoise.lab.workloads.base import HALVES, Workload
+from equipoise.lab.workloads.base import HALVES, USED, Workload
 from equipoise.lab.workloads.catalogue import WORKLOADS
 from equipoise.lab.workloads.plans import plan_of, read
 from equipoise.lab.workloads.store import Outcomes
@@ -30,8 +30,8 @@ NEAR = 0.03
 """Relative difference of weight decays that count as the same: grids and findings round to three digits."""
 
 
-NARROWED = ("decay-low", "lr-low")
-"""Findings whose range was narrowed after a look at the held-out half: no text, a constant lr (docs/log.md)."""
+NARROWED = {"decay-low": ("held-out", "fresh"), "lr-low": ("held-out",)}
+"""Findings whose range was narrowed after a look at these halves: only far texts; constant lrs (docs/log.md)."""
 
 
 @final
@@ -93,11 +93,10 @@ def pairs(every: Mapping[str, Outcomes]) -> list[Pair]:
 
 def said(found: list[Pair]) -> dict[str, str]:
     """What each finding paid, in a sentence, by its code."""
-    words = {"held-out": "that were not used to set it", "choosing": "that were used to set it"}
     return {
         code: "; ".join(
-            f"{_sentence(each)} {words[half]}"
-            + (", but to narrow its range" if half == "held-out" and code in NARROWED else "")
+            f"{_sentence(each)} that {'was' if len({p.workload.name for p in each}) == 1 else 'were'} {USED[half]}"
+            + (", but used to narrow its range" if half in NARROWED.get(code, ()) else "")
             for half in reversed(HALVES)
             if (each := [p for p in found if p.code == code and p.workload.half == half])
         )

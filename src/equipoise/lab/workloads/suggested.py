@@ -12,7 +12,7 @@ from typing import final
 from equipoise.lab.report.claims import markdown
 from equipoise.lab.report.page import write_marked
 from equipoise.lab.train.trial import Trial
-from equipoise.lab.workloads.base import HALVES, Workload
+from equipoise.lab.workloads.base import HALVES, USED, Workload
 from equipoise.lab.workloads.catalogue import WORKLOADS
 from equipoise.lab.workloads.policies import SUGGEST
 from equipoise.lab.workloads.regret import Surface, regret
@@ -73,8 +73,8 @@ def said(found: list[Cost]) -> list[str]:
     """A sentence for each half."""
     return [
         f"test loss {_percent(statistics.median(values))} % above the best of a sweep in the median of "
-        f"{len(values)} workloads that were {words} it, {_percent(max(values))} % at most"
-        for half, words in (("held-out", "not used to set"), ("choosing", "used to set"))
+        f"{len(values)} workloads that were {USED[half]}, {_percent(max(values))} % at most"
+        for half in reversed(HALVES)
         if (values := [c.percent for c in found if c.workload.half == half])
     ]
 
@@ -94,6 +94,8 @@ def halves(found: list[Cost]) -> list[dict[str, str]]:
     table = []
     for half in HALVES:
         own = [c for c in found if c.workload.half == half]
+        if not own:
+            continue
         kinds = {"suggested": [c.percent for c in own], "nearest stored": [c.nearest for c in own]}
         for name, values in kinds.items():
             table.append({

@@ -52,6 +52,9 @@ FALLING = math.sqrt(3 / 8)
 LEARNT_GOAL = 0.35
 """What lr is raised to: the middle of the best settings, on a scale of factors."""
 
+LEARNT_BY_HEART = 1.0
+"""A run that learns less than this has not gone far enough to be held back by decay, however often it sees its data."""
+
 SHRUNK = 0.45
 """Norm at the end over the initial one; below it decay has taken more than updates gave back."""
 
@@ -161,20 +164,26 @@ def check_low_decay(plan: Plan) -> Iterator[Finding]:
         or any(found.change for found in check_low_lr(plan))
     ):
         return
-    text = s.tokens_per_sample is not None
+    text, learnt = s.tokens_per_sample is not None, learnt_by_most(plan)
+    far = learnt is not None and learnt >= LEARNT_BY_HEART
+    sure = text and far
     yield Finding(
         "decay-low",
-        "warning" if text else "info",
+        "warning" if sure else "info",
         group_name(plan, i),
         f"the data is seen {epochs:.3g} times, and lr·wd·T = {_shrink(plan):.2g}",
-        f"about {SHRINK_REPEATED:g} where a text is seen {REPEATED:g} times or more",
+        f"about {SHRINK_REPEATED:g} where a text is seen {REPEATED:g} times or more and lr is high",
         f"raise weight_decay to {decay:g}"
+        if sure
+        else f"lr·wd·T is {SHRINK_REPEATED:g} at a weight_decay of {decay:g}. On texts that paid where a random walk "
+        f"takes the median layer {LEARNT_BY_HEART:g}× its initial norm or more from its start; with a lower lr it "
+        "gained 10 % on one text and cost 12 % on another"
         if text
         else f"lr·wd·T is {SHRINK_REPEATED:g} at a weight_decay of {decay:g}. On texts that paid (tokens_per_sample "
         "tells a text); on images with batch norm it gained 3 % at the best lr, and cost 2 % at a low one",
         "[theory] 10: data that repeats wants far more decay",
-        {"weight_decay": decay} if text else {},
-        paid("decay-low") if text else "",
+        {"weight_decay": decay} if sure else {},
+        paid("decay-low") if sure else "",
     )
 
 
