@@ -20,6 +20,7 @@ from equipoise.lab.train.trial import Trial
 from equipoise.lab.workloads.base import HALVES, USED, Workload
 from equipoise.lab.workloads.catalogue import WORKLOADS
 from equipoise.lab.workloads.plans import plan_of, read
+from equipoise.lab.workloads.regret import regret
 from equipoise.lab.workloads.store import Outcomes
 from equipoise.planner.checks.paying import PAID
 
@@ -29,6 +30,9 @@ ROUNDS = 4
 NEAR = 0.03
 """Relative difference of weight decays that count as the same: grids and findings round to three digits."""
 
+
+COSTLY = 0.5
+"""Percent."""
 
 NARROWED = {"decay-low": ("held-out", "fresh"), "lr-low": ("held-out",)}
 """Findings whose range was narrowed after a look at these halves: only far texts; constant lrs (docs/log.md)."""
@@ -42,12 +46,15 @@ class Pair:
     Attributes:
         workload: where.
         code: of the finding.
-        percent: 100·(test loss of the second over the first − 1); infinite where the second diverged.
+        percent: 100·(test loss of the second over the first − 1), a mean over the seeds that both have; infinite where
+            the second diverged.
+        trials: the two, of the first seed.
     """
 
     workload: Workload
     code: str
     percent: float
+    trials: tuple[Trial, Trial]
 
 
 def followed(workload: Workload, trial: Trial) -> Trial:
@@ -86,9 +93,15 @@ def pairs(every: Mapping[str, Outcomes]) -> list[Pair]:
                 continue
             for finding in findings(workload, one.trial):
                 other = _near(one.trial.vary(finding.change), known) if finding.change else None
-                if other is not None:
-                    found.append(Pair(workload, finding.code, 100 * (known[other.key].test / one.test - 1)))
+                cost = None if other is None else regret(other, one.trial, known)
+                if other is not None and cost is not None:
+                    found.append(Pair(workload, finding.code, cost.percent, (one.trial, other)))
     return found
+
+
+def costly(workload: Workload, known: Outcomes) -> list[Trial]:
+    """Both trials of each pair that seems to cost something: they get more seeds, as one seed may have been unlucky."""
+    return [t for pair in pairs({workload.name: known}) if pair.percent > COSTLY for t in pair.trials]
 
 
 def said(found: list[Pair]) -> dict[str, str]:

@@ -9,7 +9,7 @@
 | shapes | the best of the grid with two other warmups and other schedules |
 | rules | what `policies.RULES` make of the workload |
 | fine | lr a factor 10^¼ beside the best, and the next lr·wd·T on both sides |
-| seeds | two more seeds of the best three settings, and of every policy |
+| seeds | two more seeds of the best three settings, of every policy, and of pairs where a finding seems to have cost |
 
 Everything is a pure function of the stored trials, so that a sweep goes on anywhere.
 """
@@ -211,7 +211,9 @@ def _seeds(workload: Workload, known: Outcomes, tuned: Tuned) -> list[Trial]:
     ranked = sorted((one.validation, key) for key, one in known.items() if one.trial.seed == 0)
     few = [known[key].trial for loss, key in ranked[:BEST] if math.isfinite(loss)]
     policies = [t for t in _chosen(workload, POLICIES, tuned) if t.key in known]
-    return [other for trial in (*few, *policies) for other in others(trial)]
+    from equipoise.lab.workloads.follow import costly
+
+    return [other for trial in (*few, *policies, *costly(workload, known)) for other in others(trial)]
 
 
 def missing(plan: Mapping[str, list[Trial]], known: Outcomes) -> list[tuple[int, Trial]]:
