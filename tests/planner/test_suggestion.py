@@ -10,7 +10,7 @@ from torch import nn
 import equipoise as eq
 from equipoise.planner import Setting, Suggestion, Tensor, plan_setting, read_setting, suggest, suggest_setting
 from equipoise.planner.checks.paying import learnt_by_most
-from equipoise.planner.suggestion import FINETUNED, OPTIMIZERS, STEP
+from equipoise.planner.suggestion import FINETUNED, OPTIMIZERS, STEPS
 from equipoise.theory import advice
 
 
@@ -32,7 +32,7 @@ def shrink(found: Suggestion) -> float:
 
 
 def test_the_lr_of_adamw_is_a_share_of_the_weights() -> None:
-    assert one().lr == pytest.approx(STEP * 0.1, rel=0.03)
+    assert one().lr == pytest.approx(STEPS["adamw"] * 0.1, rel=0.03)
     assert one(steps=20_000).lr == pytest.approx(one().lr, rel=0.05)  # whatever the length and the betas
     assert one(betas=(0.8, 0.9)).lr == pytest.approx(one().lr, rel=0.05)
 
@@ -40,7 +40,7 @@ def test_the_lr_of_adamw_is_a_share_of_the_weights() -> None:
 @pytest.mark.parametrize(("inputs", "rms", "counts"), [(64, 0.02, 0.1), (64, 0.2, 0.2), (4096, 0.02, 0.02)])
 def test_a_layer_that_starts_small_counts_as_large_as_it_grows(inputs: int, rms: float, counts: float) -> None:
     tensors = (Tensor(shape=(64, inputs), init_rms=rms),)
-    assert one(tensors=tensors).lr == pytest.approx(STEP * counts, rel=0.03)
+    assert one(tensors=tensors).lr == pytest.approx(STEPS["adamw"] * counts, rel=0.03)
 
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
@@ -67,7 +67,7 @@ def test_a_walk_of_simulated_weights_goes_as_far_as_the_rule_says(optimizer: str
         weight.grad = torch.randn(size, size)
         made.step()
     walked = float((weight.detach() - first).norm() / first.norm())
-    assert walked == pytest.approx(STEP * math.sqrt(steps), rel=0.12)
+    assert walked == pytest.approx(STEPS[optimizer] * math.sqrt(steps), rel=0.12)
 
 
 def test_fine_tuning_ends_at_a_distance_and_does_not_decay() -> None:

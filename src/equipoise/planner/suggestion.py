@@ -2,14 +2,14 @@
 
 The rule is in theory's coordinates:
 
-- *lr*: if gradients are a random walk, a step at the peak moves the median layer by `STEP` of its `Travel.scale`. For
-  AdamW that is lr = STEP·(RMS of the weights), whatever the betas and the length of the run. A run of fine-tuning ends
+- *lr*: if gradients are a random walk, a step at the peak moves the median layer by `STEPS` of its `Travel.scale`. For
+  AdamW that is lr = 0.04·(RMS of the weights), whatever the betas and the length of the run. A run of fine-tuning ends
   `FINETUNED` of its initial norm from where it began.
 - *weight decay*: lr·wd·T, how many times over decay alone shrinks the initial weights by a factor e, by how often the
   data is seen.
 - *betas*: a run averages over a fortieth of its steps at most, in m, and over a twentieth in v where it is a text.
 
-`STEP` was chosen on the workloads of the half "choosing"; `suggested.json` has what both halves say (docs/suggest.md).
+`STEPS` were chosen on the workloads of the half "choosing"; `suggested.json` has what both halves say (docs/suggest.md).
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 OPTIMIZERS = ("adamw", "lion", "muon")
 """What the rule was tried with."""
 
-STEP = 0.04
+STEPS = {"adamw": 0.04, "lion": 0.04, "muon": 0.1}
 """A step at the peak, over the `Travel.scale` of the median layer: its initial norm, if it does not start small."""
 
 FINETUNED = 0.35
@@ -312,7 +312,7 @@ def _reasons(s: Setting, chosen: str, shrink: float, decay: tuple[str, str], gro
         f"the median layer ends {far:.2g}× its initial norm from the pretrained weights, if gradients are a random "
         f"walk. Tried with small GPTs alone: large models are often tuned with a tenth of this, so try that too"
         if s.finetune
-        else f"a step at the peak moves the median layer by {100 * STEP:g} % of its initial norm (of RMS "
+        else f"a step at the peak moves the median layer by {100 * STEPS[name]:g} % of its initial norm (of RMS "
         f"{GROWS_TO:g}/√inputs if it starts smaller), if gradients are a random "
         f"walk{'' if s.steps <= 2000 else '. Tried in runs of 200 to 1600 steps; longer ones may want less'}"
     )
@@ -352,7 +352,7 @@ def _lr(base: Setting, optimizer: str) -> float | None:
             return None
         lr, last = lr * PROBE / learnt, lr
     factor = base.schedule.values(base.steps)
-    goal = FINETUNED if base.finetune else STEP * float(np.sqrt(np.square(factor).sum()))
+    goal = FINETUNED if base.finetune else STEPS[optimizer] * float(np.sqrt(np.square(factor).sum()))
     return float(f"{goal * last / learnt:.2g}") if learnt else None  # pyright: ignore[reportPossiblyUnboundVariable]
 
 

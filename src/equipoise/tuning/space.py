@@ -18,7 +18,7 @@ from typing import Any, final
 
 from equipoise import _check
 from equipoise.planner.checks.paying import KNEE
-from equipoise.planner.suggestion import STEP, Suggestion
+from equipoise.planner.suggestion import STEPS, Suggestion
 
 FACTOR = 10.0
 """How far from the suggested step a search goes, up and down."""
@@ -47,9 +47,14 @@ class Around:
         _check.number("factor", self.factor, low=1, open_low=True)
 
     @property
+    def step(self) -> float:
+        """The suggested one."""
+        return STEPS[self.suggestion.optimizer]
+
+    @property
     def ranges(self) -> Ranges:
         """What is drawn."""
-        return Ranges({"step": (STEP / self.factor, STEP * self.factor), "memory": MEMORY})
+        return Ranges({"step": (self.step / self.factor, self.step * self.factor), "memory": MEMORY})
 
     def place(self, drawn: Mapping[str, Any]) -> tuple[float, float]:
         """Coordinates in which losses are alike in all directions: ln(step / suggested), ln(1 + lr·wd·T / KNEE).
@@ -57,17 +62,17 @@ class Around:
         Args:
             drawn: `step` and `memory`.
         """
-        return math.log(drawn["step"] / STEP), math.log1p(1 / (drawn["memory"] * KNEE))
+        return math.log(drawn["step"] / self.step), math.log1p(1 / (drawn["memory"] * KNEE))
 
     def at(self, step: float, decay: float) -> Values:
         """`step` and `memory` of a point of `place`."""
-        return {"step": STEP * math.exp(step), "memory": 1 / (KNEE * math.expm1(decay))}
+        return {"step": self.step * math.exp(step), "memory": 1 / (KNEE * math.expm1(decay))}
 
     @property
     def first(self) -> Values:
         """The suggestion itself."""
         shrink = self._shrink
-        return {"step": STEP, "memory": min(max(1 / shrink, MEMORY[0]), MEMORY[1]) if shrink else MEMORY[1]}
+        return {"step": self.step, "memory": min(max(1 / shrink, MEMORY[0]), MEMORY[1]) if shrink else MEMORY[1]}
 
     @property
     def _shrink(self) -> float:
@@ -80,7 +85,7 @@ class Around:
         Args:
             drawn: `step` and `memory`.
         """
-        lr = self.suggestion.lr * drawn["step"] / STEP
+        lr = self.suggestion.lr * drawn["step"] / self.step
         return {"lr": lr, "weight_decay": 1 / (drawn["memory"] * lr * self.suggestion.setting.steps)}
 
 
