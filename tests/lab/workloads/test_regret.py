@@ -117,7 +117,7 @@ def test_the_summary_counts_workloads_by_half() -> None:
     lost = regret(HABIT, BEST, known(best=(2.0,), habit=(math.inf,)))
     found = {a: {"habit": one}, b: {"habit": two}, second: {"habit": lost}}
     row = next(r for r in summary(found) if r["policy"] == "habit")
-    assert [*row.values()][1:] == ["+10.0", "+15.0", "2", "diverged", "diverged", "1"]
+    assert [*row.values()][1:] == ["+10.0", "+15.0", "2", "diverged", "diverged", "1", "·", "·", "0"]
     assert details(found, ["habit", "defaults"])[0] == {"workload": a, "habit": "+5.0", "defaults": "·"}
     assert details(found, ["defaults"]) == []
     assert sorted(name for group in GROUPS for name in group) == sorted(POLICIES), "each policy is in one table"

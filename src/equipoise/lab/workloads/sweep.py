@@ -102,12 +102,12 @@ def grid(workload: Workload, lrs: Iterable[float], shrinks: Iterable[float]) -> 
 def best(workload: Workload, known: Outcomes) -> Trial | None:
     """The setting with the least validation loss, as the trial of the first seed; None where none has finished.
 
-    Where settings have all seeds, it is chosen among those by the mean over seeds.
+    Where some of the best few by the first seed have all seeds, it is chosen among those by the mean over seeds.
     """
-    losses = validation(known)
-    full = {key: loss for key, (loss, count) in losses.items() if count >= SEEDS}
-    single = {key: loss for key, (loss, _) in losses.items()}
-    ranked = sorted((loss, key) for key, loss in (full or single).items() if math.isfinite(loss))
+    single = {key: one.validation for key, one in known.items() if one.trial.seed == 0}
+    few = sorted(single, key=lambda key: (single[key], key))[:BEST]
+    means = {key: loss for key, (loss, count) in validation(known).items() if key in few and count >= SEEDS}
+    ranked = sorted((loss, key) for key, loss in (means or single).items() if math.isfinite(loss))
     return known[ranked[0][1]].trial if ranked else None
 
 
