@@ -19,7 +19,7 @@ SCHEDULES = {"constant": CONSTANT, "linear": LINEAR, "cosine": COSINE, "wsd": WS
 
 
 def written_out(law: LossLaw, lr: np.ndarray, t: int) -> float:
-    """[luo2025] Eq. 5, one term after the other; steps count from 1."""
+    """[luo2025], one term after the other; steps count from 1."""
     rates = [math.nan, *map(float, lr)]
     top = 1 + int(np.argmax(lr))
     gained = 0.0

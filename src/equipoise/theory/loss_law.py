@@ -1,4 +1,4 @@
-"""The loss of a run under another lr schedule, from two or three finished ones: the multi-power law.  [luo2025] Eq. 5.
+"""The loss of a run under another lr schedule, from two or three finished ones: the multi-power law.  [luo2025].
 
     L(t) = L0 + A·S(t)^−α − B·Σ_k (η_{k−1} − η_k)·[1 − (1 + C·η_k^−γ·S_k(t))^−β]
     S(t) = Σ_{i≤t} η_i,   S_k(t) = Σ_{k≤i≤t} η_i
@@ -110,7 +110,7 @@ def fit_loss(curves: Sequence[tuple[ArrayLike, ArrayLike]]) -> LossLaw:
     Args:
         curves: (lr at every step, loss at every step) of each run; a loss of NaN is one that was not measured.
 
-    Reference: [luo2025] Eq. 5. Ours: least squares instead of Huber's loss, and L0, A and B solved for.
+    Reference: [luo2025]. Ours: least squares instead of Huber's loss, and L0, A and B solved for.
 
     >>> truth = LossLaw(2.0, 0.5, 0.6, 30.0, 10.0, 0.5, 0.5)
     >>> t = np.arange(1, 1001)

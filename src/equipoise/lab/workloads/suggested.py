@@ -16,11 +16,20 @@ from equipoise.lab.workloads.base import HALVES, Workload
 from equipoise.lab.workloads.catalogue import WORKLOADS
 from equipoise.lab.workloads.policies import SUGGEST
 from equipoise.lab.workloads.regret import Surface, regret
-from equipoise.lab.workloads.store import Outcomes
+from equipoise.lab.workloads.store import STORED, Outcomes, read
 from equipoise.lab.workloads.sweep import best
 from equipoise.planner.suggestion import SUGGESTED
 
 MARK = "suggested"
+
+FOLDER = STORED / "suggested"
+"""Suggested settings that were trained: kept apart from the sweeps, whose best they do not change."""
+
+
+def wanted(workload: Workload) -> dict[str, Trial]:
+    """What is to be trained of a workload, by how it was chosen."""
+    trial = SUGGEST.choose(workload, {})
+    return {} if trial is None else {"suggested": trial}
 
 
 @final
@@ -59,7 +68,7 @@ def costs(every: Mapping[str, Outcomes]) -> list[Cost]:
         top = best(workload, known)
         assert top is not None
         surface, shrink = Surface(workload, known), workload.shrink(trial.lr, trial.weight_decay)
-        own = regret(trial, top, known)
+        own = regret(trial, top, read(workload, FOLDER) | known)
         found.append(
             Cost(
                 workload, trial, surface.regret(trial.lr, shrink), surface.nearest(trial.lr, shrink),
