@@ -95,17 +95,19 @@ def on_ray(
         while True:
             left = LOOK if end is None else min(LOOK, max(0.0, end - time.monotonic()))
             ready, _ = ray.wait([asked, task], timeout=left)
-            if stopped.is_set():
-                raise KeyboardInterrupt
             if asked in ready:
                 line.answer.remote(trial._told(*ray.get(asked)))
                 asked = line.next.remote()
             elif ready:
                 return _ended(ray, task)
-            elif end is not None and time.monotonic() >= end:
+            # A task that has ended is never cancelled: Ray 2.60 dies where one ends as it is cancelled.
+            if stopped.is_set():
+                ray.cancel(task, force=True)
+                raise KeyboardInterrupt
+            if end is not None and time.monotonic() >= end:
+                ray.cancel(task, force=True)
                 raise TimeoutError(f"no end after {timeout:g} s")
     finally:
-        ray.cancel(task, force=True)
         ray.kill(line)
 
 
