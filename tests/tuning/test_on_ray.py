@@ -11,6 +11,12 @@ from equipoise.tuning import Trial, tune
 pytest.importorskip("optuna")
 ray = pytest.importorskip("ray")
 
+# Ray's own.
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning", "ignore::ResourceWarning"),
+    pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::DeprecationWarning"),
+]
+
 SPACE = {"x": (0.0, 4.0)}
 
 
