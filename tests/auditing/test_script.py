@@ -59,7 +59,10 @@ def test_fewer_steps_failures_and_no_optimizer(tmp_path: Path, monkeypatch: pyte
         ("x = 1\nimport no_such_module", r"No module named 'no_such_module' \(line 2\), before enough steps"),
         ("def f(:", r"it failed with SyntaxError: invalid syntax \(train.py, line 1\)"),
         ("raise SystemExit(2)", "exit code 2 before any optimizer stepped; give its own arguments after --"),
-        (TRAIN.format(optimizer="SGD", end="").replace("optimizer.step()", "pass"), r"step\(\) of SGD was never call"),
+        (
+            TRAIN.format(optimizer="SGD", end="").replace("optimizer.step()", "pass"),
+            r"step\(\) of SGD was never called",
+        ),
         (TRAIN.format(optimizer="LBFGS", end=""), "optimizer = LBFGS: it takes several steps"),
     ],
 )  # fmt: skip

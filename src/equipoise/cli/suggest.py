@@ -46,7 +46,7 @@ def suggest(
     """
     from equipoise.cli.plan import tensors_of
     from equipoise.planner import Group, Setting, read_setting, suggest_setting
-    from equipoise.planner.suggestion import WARMUP, allowed
+    from equipoise.planner.suggestion import SCHEDULE, SCHEDULE_FINETUNED, WARMUP, allowed
 
     if file is not None:
         flags = {"--steps": steps, "--shape": shape, "--init-rms": init_rms}
@@ -65,9 +65,10 @@ def suggest(
         if steps is None:
             raise ValueError("--steps must be given, or a TOML file (see equipoise suggest --help)")
         setting = Setting.make(
-            optimizer=allowed(optimizer or "adamw"), steps=steps, schedule="cosine", final=0.0,
-            warmup=round(WARMUP * steps), tensors=tensors_of(shape or [], init_rms), batch_size=batch_size,
-            dataset_size=dataset_size, tokens_per_sample=tokens_per_sample, parameters=parameters, finetune=finetune,
+            optimizer=allowed(optimizer or "adamw"), steps=steps, warmup=round(WARMUP * steps), final=0.0,
+            schedule=SCHEDULE_FINETUNED if finetune else SCHEDULE, tensors=tensors_of(shape or [], init_rms),
+            batch_size=batch_size, dataset_size=dataset_size, tokens_per_sample=tokens_per_sample,
+            parameters=parameters, finetune=finetune,
         )  # fmt: skip
     found = suggest_setting(setting)
     if toml:

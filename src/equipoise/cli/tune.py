@@ -21,6 +21,10 @@ def tune(
     ] = None,
     seed: Annotated[int | None, typer.Option(help="Of the search.")] = None,
     timeout: Annotated[float | None, typer.Option(help="Seconds after which a trial counts as hung.")] = None,
+    on: Annotated[
+        str, typer.Option(help="here: one trial at a time. ray: on the cluster at RAY_ADDRESS, or a local one.")
+    ] = "here",
+    jobs: Annotated[int, typer.Option(help="Trials at a time, on Ray.")] = 1,
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Search hyperparameters of a script. The same command goes on after Ctrl-C or kill -9.
@@ -41,7 +45,7 @@ def tune(
         )
     found = search(
         scope["train"], space=scope["space"], trials=trials, store=store or script.with_suffix(".db"),
-        name=script.stem, seed=seed, timeout=timeout,
+        name=script.stem, seed=seed, timeout=timeout, on=on, jobs=jobs,
     )  # fmt: skip
     best: dict[str, Any] = {"loss": found.loss, **found.best}
     said = {"best": best, "trials": len(found.trials), "stopped": found.stopped, "failed": found.failed}

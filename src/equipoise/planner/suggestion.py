@@ -1,4 +1,4 @@
-"""`eq.suggest`: what to set, each number with its reason. It costs no training.
+"""`eq.suggest`: what to set, each number with its reason. It costs no training, or that of a pilot.
 
 The rule is in theory's coordinates:
 
@@ -7,16 +7,16 @@ The rule is in theory's coordinates:
   `FINETUNED` of its initial norm from where it began.
 - *weight decay*: lr·wd·T, how many times over decay alone shrinks the initial weights by a factor e, by how often the
   data is seen.
+- *schedule*: a plateau and a linear fall over the last fifth; a cosine for fine-tuning.
 - *betas*: a run averages over a fortieth of its steps at most, in m, and over a twentieth in v where it is a text.
 
-`STEPS` were chosen on the workloads of the half "choosing"; `suggested.json` has what both halves say (docs/suggest.md).
+`STEPS` were chosen on the workloads of the half "choosing"; `suggested.json` has what all halves say (suggest.md).
 """
 
 from __future__ import annotations
 
 import functools
 import json
-import math
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,12 +24,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from equipoise import _check
-from equipoise.planner.checks.paying import ONCE, REPEATED, SHRINK_ONCE, SHRINK_REPEATED, learnt_by_most
+from equipoise.planner.checks.paying import learnt_by_most
+from equipoise.planner.pilot import SGD_START, Pilot, Train, fly, scaled
 from equipoise.planner.planning import Plan, plan, plan_setting
-from equipoise.planner.setting import Group, Setting
-from equipoise.planner.toml import write_setting
+from equipoise.planner.setting import Setting
+from equipoise.planner.suggestion_rules import decay_of, shrink_of, why_betas, with_betas
+from equipoise.planner.suggestion_text import code_of, command_of, rest_of, toml_of
 from equipoise.planner.travel import GROWS_TO
-from equipoise.theory import advice
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -48,14 +49,8 @@ FINETUNED = 0.35
 WARMUP = 0.05
 """Of the steps: what the workloads have."""
 
-MANY_TOKENS = 10.0
-"""Tokens per parameter from which [power-lines] sets the decay of a text: the workloads have 4 at most."""
-
-AVERAGED = 40
-"""Steps of a run over the steps that m averages, at least: a run of 200 steps lost 5 % by β1 = 0.9 (docs/log.md)."""
-
-TEXT_BETA2 = 0.95
-"""Of AdamW on texts, as the workloads have it."""
+SCHEDULE, SCHEDULE_FINETUNED = "wsd", "cosine"
+"""Which of a plateau with a linear fall over the last fifth, and a cosine, ended lower on the choosing half."""
 
 PROBE = 0.01
 """How far a run of the probe's lr goes: far enough for float64, and so little that norms stay."""
@@ -91,6 +86,7 @@ class Suggestion:
         weight_decay: of the main group.
         reasons: of each number.
         groups: whether parameter groups were read from a model.
+        pilot: what short runs found, where there were any.
     """
 
     setting: Setting
@@ -99,6 +95,7 @@ class Suggestion:
     weight_decay: float
     reasons: tuple[Reason, ...]
     groups: bool = False
+    pilot: Pilot | None = None
 
     @functools.cached_property
     def plan(self) -> Plan:
@@ -113,49 +110,17 @@ class Suggestion:
     @property
     def code(self) -> str:
         """Python that makes the optimizer and its schedule for `model`."""
-        i = self.setting.main_group
-        betas = self.setting.groups[i].dynamics.betas
-        own = {"adamw": ("torch.optim.AdamW", f", betas={betas}"), "lion": ("eq.Lion", f", betas={betas}")}
-        name, more = own.get(self.optimizer, ("eq.Muon", ""))
-        if self.optimizer == "muon" and (rest := _rest(self.setting)) is not None:
-            more = f', adam={{"lr": {rest[0]:g}, "weight_decay": {rest[1]:g}, "betas": {rest[2]}}}'
-        s = self.setting
-        return "\n".join((
-            "import torch",
-            "import equipoise as eq",
-            "",
-            f"optimizer = {name}(",
-            f"    eq.param_groups(model), lr={self.lr:g}, weight_decay={self.weight_decay:g}{more}",
-            ")",
-            f"curve = {_curve(s)}",
-            "scheduler = eq.schedules.Scheduler(optimizer, lr=curve, relative=True)",
-        ))  # fmt: skip
+        return code_of(self.setting)
 
     @property
     def toml(self) -> str:
         """The main optimizer and the matrices that it takes, as a file that `equipoise plan` reads."""
-        s, i = self.setting, self.setting.main_group
-        own = [g.dynamics.optimizer == self.optimizer for g in s.groups]
-        only = tuple(replace(t, group=0) for t in s.tensors if t.rotates and own[t.group])
-        return write_setting(replace(s, groups=(replace(s.groups[i], name=""),), tensors=only, own_schedules=()))
+        return toml_of(self.setting)
 
     @property
     def command(self) -> str:
         """The command that plans it."""
-        s = self.setting
-        source = s.source or {"name": "constant", "warmup": 0, "final": None}
-        betas = s.groups[s.main_group].dynamics.betas
-        parts = [
-            f"equipoise plan --optimizer {self.optimizer} --lr {self.lr:g} --wd {self.weight_decay:g}",
-            f"--beta1 {betas[0]:g}",
-            *([f"--beta2 {betas[1]:g}"] if self.optimizer in ("adamw", "lion") else []),
-            *(["--nesterov"] if self.setting.groups[s.main_group].dynamics.nesterov else []),
-            f"--steps {s.steps} --schedule {source['name']} --warmup {source['warmup']}",
-        ]
-        parts += [f"--final {source['final']:g}"] * (source["final"] is not None)
-        parts += [f"--batch-size {s.batch_size}"] * (s.batch_size is not None)
-        parts += [f"--dataset-size {s.dataset_size}"] * (s.dataset_size is not None)
-        return " ".join(parts)
+        return command_of(self.setting)
 
     def to_dict(self) -> dict[str, Any]:
         """As plain data: the schema of `equipoise suggest --json`."""
@@ -168,6 +133,7 @@ class Suggestion:
             "steps": self.setting.steps,
             "schedule": self.setting.source,
             "reasons": [vars(r) for r in self.reasons],
+            "pilot": None if self.pilot is None else self.pilot.to_dict(),
             "regret": self.regret,
             "code": self.code,
             "toml": self.toml,
@@ -197,18 +163,25 @@ def suggest(
     optimizer: str | None = None,
     tokens_per_sample: int | None = None,
     finetune: bool | None = None,
+    pilot: Train | None = None,
 ) -> Suggestion:
-    """What to set for a run: optimizer, lr, weight decay, betas, warmup, schedule and groups. It costs no training.
+    """What to set for a run: optimizer, lr, weight decay, betas, warmup, schedule and groups.
+
+    It costs no training, or with a pilot at most a twentieth of the run's.
 
     Args:
         model: with its initial weights: lr follows from their size.
         steps: optimizer steps of the run.
         batch_size: samples of a step.
         dataset_size: samples of the data. With `batch_size` it tells how often the data is seen, and so the decay.
-        optimizer: "adamw", "lion" or "muon"; None chooses by what won on the workloads. Steps of SGD follow the
-            gradient's size, which no weights tell: it is refused.
+        optimizer: "adamw", "lion" or "muon"; None chooses by what won on the workloads. Steps of "sgdm" follow the
+            gradient's size, which no weights tell: it needs a pilot.
         tokens_per_sample: for texts.
         finetune: whether the weights are pretrained; None decides by the weights, as `eq.plan` does.
+        pilot: a function `train(setting, steps)`. It makes the model anew, with the same weights each time, trains it
+            with the setting (`planner.make_optimizer(model, setting)`) for so many steps, on the same batches each
+            time, and returns the training loss of each step; fewer where one is not finite. It is called up to five
+            times, for a hundredth of the steps each (docs/suggest.md has an example).
 
     Returns:
         A `Suggestion`; print it to read it.
@@ -227,50 +200,65 @@ def suggest(
     length, groups = _check.whole("steps", steps, low=1), param_groups(model)
 
     def setting(name: str) -> Setting:
-        return plan(
-            model, _make(name, groups), steps=length, schedule="cosine", final=0.0, warmup=round(WARMUP * length),
-            finetune=finetune, **told,
-        ).setting  # fmt: skip
+        def read(schedule: str) -> Setting:
+            return plan(
+                model, bare_optimizer(name, groups), steps=length, schedule=schedule, final=0.0,
+                warmup=round(WARMUP * length), finetune=finetune, **told,
+            ).setting  # fmt: skip
 
-    name = "adamw" if optimizer is None else allowed(optimizer)
+        found = read(SCHEDULE)
+        return read(SCHEDULE_FINETUNED) if found.finetune else found
+
+    name = "adamw" if optimizer is None else allowed(optimizer, pilot=pilot is not None)
     base = setting(name)
     why = "given"
     if optimizer is None:
         name, why = _choose(base, groups)
         base = base if name == "adamw" else setting(name)
-    return _suggest(base, why, groups=True)
+    if pilot is None:
+        return _suggest(base, why, groups=True)
+    return with_pilot(base, pilot, why, groups=True)
 
 
-def suggest_setting(setting: Setting) -> Suggestion:
+def suggest_setting(setting: Setting, *, pilot: Train | None = None) -> Suggestion:
     """What to set instead of a setting's lr and weight decay; everything else stays as it is.
 
     Args:
         setting: its tensors say how large the initial weights are.
+        pilot: trains short runs, as `suggest` takes it.
 
     >>> from equipoise.planner import Tensor
     >>> matrix = Tensor(shape=(4096, 1024), init_rms=0.02)
     >>> suggest_setting(Setting.make(steps=2000, schedule="cosine", tensors=(matrix,))).lr
     0.00099
     """
-    allowed(setting.groups[setting.main_group].dynamics.optimizer)
+    allowed(setting.groups[setting.main_group].dynamics.optimizer, pilot=pilot is not None)
     decaying = tuple(
         replace(g, weight_decay=g.weight_decay or 1.0 * any(t.rotates for t in setting.tensors if t.group == i))
         for i, g in enumerate(setting.groups)
     )
-    return _suggest(replace(setting, groups=decaying), "given", groups=False)
+    base = replace(setting, groups=decaying)
+    return _suggest(base, "given", groups=False) if pilot is None else with_pilot(base, pilot, "given", groups=False)
 
 
-def allowed(optimizer: str) -> str:
+def allowed(optimizer: str, *, pilot: bool = False) -> str:
     """Check the name of an optimizer.
+
+    Args:
+        optimizer: its name.
+        pilot: whether short runs will tell what its gradients are like.
 
     Raises:
         ValueError: the rule does not hold for it; says why.
     """
     name = str(optimizer).lower()
+    if pilot and name in ("sgd", "sgdm"):
+        return "sgdm"
     if name in ("sgd", "sgdm", "adam_l2"):
+        help = "pass a pilot to eq.suggest, or search its lr with eq.tune" if name != "adam_l2" else "use eq.tune"
         raise ValueError(
             f"optimizer = {optimizer!r}: must be one of {', '.join(OPTIMIZERS)}. What {name} does depends on the "
-            "gradient's size, which initial weights do not tell; search its lr with eq.tune"
+            f"gradient's size, which initial weights do not tell; {help}"
         )
     return _check.choice("optimizer", name, OPTIMIZERS)
 
@@ -283,25 +271,48 @@ def evidence() -> str:
 
 def _suggest(base: Setting, chosen: str, *, groups: bool) -> Suggestion:
     main = base.main_group
-    probe = _undecayed(base)
-    lrs = {name: _lr(probe, name) for name in {g.dynamics.optimizer for g in base.groups}}
     name = base.groups[main].dynamics.optimizer
+    lrs = {kind: _lr(_undecayed(base), kind) for kind in {g.dynamics.optimizer for g in base.groups}}
+    if name == "sgdm":
+        lrs[name] = SGD_START
     if lrs[name] is None:
         raise ValueError(
             "model: must have a weight matrix that does not begin at 0, as lr follows from the weights' initial size"
         )
-    shrink, reason = _shrink(base)
+    shrink, reason = shrink_of(base)
     found = []
     for i, g in enumerate(base.groups):
         lr = lrs[g.dynamics.optimizer] or lrs[name]
         assert lr is not None
-        decay = 0.0 if not g.weight_decay or not shrink else _decay(base, i, lr, shrink)
-        found.append(_shortened(base, g.vary(lr=lr, weight_decay=decay)))
+        decay = 0.0 if not g.weight_decay or not shrink else decay_of(base, i, lr, shrink)
+        found.append(with_betas(base, g.vary(lr=lr, weight_decay=decay)))
     setting = replace(base, groups=tuple(found))
     of_main = setting.groups[main]
     return Suggestion(
         setting, name, of_main.lr, of_main.weight_decay, _reasons(setting, chosen, shrink, reason, groups), groups
     )
+
+
+def with_pilot(base: Setting, train: Train, chosen: str, *, groups: bool) -> Suggestion:
+    """A suggestion whose lr short runs have moved.
+
+    Args:
+        base: the run; lr and weight decay are set here.
+        train: (setting, steps) → losses, as `suggest` takes it.
+        chosen: why this optimizer.
+        groups: whether parameter groups were read from a model.
+    """
+    found = _suggest(base, chosen, groups=groups)
+    pilot = fly(train, found.setting)
+    setting = scaled(found.setting, pilot.factor)
+    main = setting.groups[setting.main_group]
+    told = {"lr": (f"{main.lr:g}", pilot.said), "weight_decay": (f"{main.weight_decay:g}", None)}
+    reasons = tuple(
+        replace(r, value=told[r.name][0], why=told[r.name][1] or r.why) if r.name in told else r for r in found.reasons
+    )
+    return replace(
+        found, setting=setting, lr=main.lr, weight_decay=main.weight_decay, reasons=reasons, pilot=pilot
+    )  # fmt: skip
 
 
 def _reasons(s: Setting, chosen: str, shrink: float, decay: tuple[str, str], groups: bool) -> tuple[Reason, ...]:
@@ -320,19 +331,26 @@ def _reasons(s: Setting, chosen: str, shrink: float, decay: tuple[str, str], gro
         Reason("optimizer", name, chosen, "stored trials" if chosen != "given" else ""),
         Reason("lr", f"{g.lr:g}", why, "[theory] 2, constant from the workloads"),
         Reason("weight_decay", f"{g.weight_decay:g}", decay[0], decay[1]),
-        Reason("betas", ", ".join(f"{b:g}" for b in g.dynamics.betas), *_of_betas(s)),
+        Reason("betas", ", ".join(f"{b:g}" for b in g.dynamics.betas), *why_betas(s)),
         Reason(
             "schedule", f"{s.schedule_words}, {s.warmup} steps of warmup" if s.warmup else s.schedule_words,
-            "what the workloads have; lr is its peak", "",
+            _why_schedule(s), "stored trials",
         ),
     ]  # fmt: skip
     if groups:
         bare = "gains and biases do not decay"
         found.append(Reason("groups", f"{len(s.groups)} of eq.param_groups", bare, ""))
-        if (rest := _rest(s)) is not None:
+        if (rest := rest_of(s)) is not None:
             said = f"AdamW for what is no matrix: lr {rest[0]:g}, weight_decay {rest[1]:g}"
             found.append(Reason("other weights", said, "the same rule, for their own initial size", ""))
     return tuple(found)
+
+
+def _why_schedule(s: Setting) -> str:
+    name = "" if s.source is None else s.source["name"]
+    if name == SCHEDULE:
+        return "on 6 of 7 workloads it ended 2 to 7 % lower than a cosine, at the same lr; lr is its peak"
+    return "lr is its peak" + ("; fine-tuning ended lower so" if s.finetune and name == SCHEDULE_FINETUNED else "")
 
 
 def _undecayed(s: Setting) -> Setting:
@@ -356,70 +374,6 @@ def _lr(base: Setting, optimizer: str) -> float | None:
     return float(f"{goal * last / learnt:.2g}") if learnt else None  # pyright: ignore[reportPossiblyUnboundVariable]
 
 
-def _shortened(s: Setting, g: Group) -> Group:
-    """A group of AdamW with the betas of a text, and averages that are short enough for a short run."""
-    if g.dynamics.optimizer != "adamw":
-        return g
-    first, second = g.dynamics.betas
-    if s.tokens_per_sample is not None:
-        second = min(second, TEXT_BETA2)
-    share = min(AVERAGED / s.steps, 0.5)
-    if first > 1 - share:
-        first = round(1 - share, 3)
-        second = min(second, round(1 - share / 2, 3)) if s.tokens_per_sample is not None else second
-    return g.vary(betas=(first, second))
-
-
-def _of_betas(s: Setting) -> tuple[str, str]:
-    """Reason and source of the betas."""
-    if s.groups[s.main_group].dynamics.optimizer != "adamw":
-        return "the optimizer's usual ones; not chosen", ""
-    if s.steps < 10 * AVERAGED:
-        why = f"m averages over at most 1/{AVERAGED} of the run's steps, in texts v over twice as many"
-        return f"{why}: a text of 200 steps lost 5 % by 0.9, 0.95", "[mlodozeniec2025], and the workloads"
-    text = s.tokens_per_sample is not None
-    return "what the workloads have for texts" if text else "the optimizer's usual ones; not chosen", ""
-
-
-def _decay(s: Setting, group: int, lr: float, shrink: float) -> float:
-    """The weight decay of a group with which lr·wd·T is that much, to two digits."""
-    at = replace(s, groups=tuple(replace(g, lr=lr) for g in s.groups))
-    taken = at.dynamics(group).decay_share(lr * float(s.schedule.values(s.steps).max()), 1e-6) * 1e6
-    return float(f"{shrink / (taken * s.steps):.2g}")
-
-
-def _shrink(s: Setting) -> tuple[float, tuple[str, str]]:
-    """lr·wd·T at peak lr, and its reason and source."""
-    per_epoch, source = s.steps_per_epoch, "[theory] 9 and 10, constants from the workloads"
-    if s.finetune:
-        return 0.0, ("fine-tuning: decay pulls towards 0, and not to where the weights were", "stored trials")
-    once = f"lr·wd·T = {SHRINK_ONCE:g}"
-    if per_epoch is None:
-        other = f"lr·wd·T = {SHRINK_REPEATED:g}, {SHRINK_REPEATED / SHRINK_ONCE:g} times this"
-        return SHRINK_ONCE, (
-            f"{once}, for data that is seen once or twice. If it is seen {REPEATED:g} times or more, {other}: pass "
-            "batch_size and dataset_size",
-            source,
-        )
-    epochs = s.steps / per_epoch
-    if epochs >= REPEATED:
-        return SHRINK_REPEATED, (f"lr·wd·T = {SHRINK_REPEATED:g}: the data is seen {epochs:.3g} times", source)
-    if epochs > ONCE:
-        share = math.log(epochs / ONCE) / math.log(REPEATED / ONCE)
-        between = SHRINK_ONCE * (SHRINK_REPEATED / SHRINK_ONCE) ** share
-        return between, (
-            f"lr·wd·T = {between:.2g}: the data is seen {epochs:.3g} times, between what was tried",
-            source,
-        )
-    if s.tokens_per_sample is not None and s.parameters is not None and s.batch_size is not None:
-        tokens = float(s.steps * s.batch_size * s.tokens_per_sample)
-        if tokens / s.parameters >= MANY_TOKENS:
-            wanted = 1 / advice.power_lines_timescale(tokens, s.parameters)
-            ratio = f"{tokens / s.parameters:.3g} tokens per parameter"
-            return wanted, (f"lr·wd·T = {wanted:.2g} by {ratio}; the workloads have 4 at most", "[power-lines]")
-    return SHRINK_ONCE, (f"{once}: the data is seen {epochs:.2g} times", source)
-
-
 def _choose(base: Setting, groups: Any) -> tuple[str, str]:
     """The optimizer by what won on stored twins, and the evidence."""
     hidden = sum(p.numel() for g in groups if g.get("role") == "matrix" for p in g["params"] if p.ndim == 2)
@@ -434,7 +388,8 @@ def _choose(base: Setting, groups: Any) -> tuple[str, str]:
     )
 
 
-def _make(name: str, groups: Any) -> torch.optim.Optimizer:
+def bare_optimizer(name: str, groups: Any) -> torch.optim.Optimizer:
+    """An optimizer for the groups of `eq.param_groups`, before lr, weight decay and betas are set."""
     import torch
 
     from equipoise.optim import Lion, Muon
@@ -442,22 +397,8 @@ def _make(name: str, groups: Any) -> torch.optim.Optimizer:
     parts = [dict(g) for g in groups]
     if name == "adamw":
         return torch.optim.AdamW(parts, lr=1e-3, weight_decay=1.0)
+    if name == "sgdm":
+        return torch.optim.SGD(parts, lr=1e-3, weight_decay=1.0, momentum=0.9)
     if name == "lion":
         return Lion(parts, lr=1e-3, weight_decay=1.0)
     return Muon(parts, lr=1e-3, weight_decay=1.0, adam={"lr": 1e-3, "weight_decay": 1.0, "betas": (0.9, 0.95)})
-
-
-def _rest(s: Setting) -> tuple[float, float, tuple[float, float]] | None:
-    """lr, weight decay and betas of what an optimizer for matrices leaves to AdamW."""
-    name = s.groups[s.main_group].dynamics.optimizer
-    rest = [g for g in s.groups if g.dynamics.optimizer != name]
-    if not rest:
-        return None
-    top = max(rest, key=lambda g: g.weight_decay)
-    return top.lr, top.weight_decay, top.dynamics.betas
-
-
-def _curve(s: Setting) -> str:
-    source = s.source or {"name": "constant"}
-    more = "".join(f", {k}={v!r}" for k, v in source.items() if k != "name" and v is not None)
-    return f'eq.schedules.named("{source["name"]}", steps={s.steps}{more})'

@@ -5,6 +5,7 @@
 - `memory`: what each batch contributes. `design_lr`, `design_weight_decay`: schedules for given contributions.
 - `equivalent`: the setting of another optimizer with the same memory and norms.
 - `distance`: how far weights move from their start.
+- `fit_loss`: a law of the loss, for schedules that were not trained.
 - `bias_factor`: Adam's bias correction as a schedule.
 """
 
@@ -16,6 +17,7 @@ from equipoise.theory.distance import distance, steady_update
 from equipoise.theory.divergence import gaussian_kl
 from equipoise.theory.dynamics import Dynamics
 from equipoise.theory.equivalent import equivalent
+from equipoise.theory.loss_law import LossLaw, fit_loss
 from equipoise.theory.memory import (
     Memory,
     design_lr,
@@ -33,6 +35,7 @@ __all__ = [
     "OPTIMIZERS",
     "Dynamics",
     "Forecast",
+    "LossLaw",
     "Memory",
     "Stationary",
     "advice",
@@ -48,6 +51,7 @@ __all__ = [
     "eps_factor",
     "equivalent",
     "first_step",
+    "fit_loss",
     "forecast",
     "gaussian_kl",
     "memory",

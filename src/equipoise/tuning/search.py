@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import multiprocessing
 import os
 import socket
+import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator
@@ -16,11 +18,15 @@ from typing import Any, final
 
 from equipoise import _check
 from equipoise._extras import need
+from equipoise.tuning.on_ray import joined, on_ray
 from equipoise.tuning.outwards import Outwards
 from equipoise.tuning.space import Around, Ranges, Values, space_of
 from equipoise.tuning.trial import StopTrial, Trial
 
 Train = Callable[[Trial], float]
+
+PLACES = ("here", "ray")
+"""Where trials are trained."""
 
 STARTUP = 4
 """Trials that are trained whole before others are stopped by their median."""
@@ -90,6 +96,8 @@ def tune(
     name: str = "tune",
     seed: int | None = None,
     timeout: float | None = None,
+    on: str = "here",
+    jobs: int = 1,
     tell: Callable[[str], None] | None = None,
 ) -> Tuned:
     """Search hyperparameters: call `train` with settings until there are so many trials, and give the best.
@@ -105,6 +113,8 @@ def tune(
         name: of the study in the store.
         seed: of the search.
         timeout: seconds after which a trial counts as hung. Then each runs in a process of its own (made by `fork`).
+        on: "here", one trial after the other, or "ray": on the cluster at `RAY_ADDRESS`, or one of this machine.
+        jobs: trials at a time, on Ray.
         tell: is told each trial's end in a line. Default: a bar on a terminal.
 
     Returns:
@@ -122,6 +132,8 @@ def tune(
     _check.whole("trials", trials, low=1)
     if timeout is not None:
         _check.number("timeout", timeout, low=0, open_low=True)
+    if _check.choice("on", on, PLACES) == "here" and _check.whole("jobs", jobs, low=1) > 1:
+        raise ValueError(f'jobs = {jobs}: must be 1 with on="here"; on="ray" trains several at a time')
     optuna = _optuna()
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     study = optuna.create_study(
@@ -131,12 +143,55 @@ def tune(
     _resume(study, at)
     found = Tuned(study, at)
     with _bar(trials, tell) as say:
+        if on == "ray":
+            _together(found, train, trials, timeout, jobs, say)
+            return found
+        limit = {} if timeout is None else {"timeout": timeout}
         while (done := len(found.trials)) < trials:
             drawn = study.ask(distributions(at.ranges))
-            _one(study, drawn, train, at, timeout)
-            last = study.trials[drawn.number]
-            say(done + 1, last, found.loss)
+            _one(study, drawn, at, functools.partial(_call if timeout is None else _apart, train, **limit))
+            say(done + 1, study.trials[drawn.number], found.loss)
     return found
+
+
+def _together(
+    found: Tuned, train: Train, trials: int, timeout: float | None, jobs: int, say: Callable[[int, Any, float], None]
+) -> None:
+    """Train on Ray: a thread for each job draws a trial, waits for it, and draws the next."""
+    study, lock, stopped, lost = found.study, threading.Lock(), threading.Event(), list[BaseException]()
+
+    def work(ray: Any) -> None:
+        while not stopped.is_set():
+            with lock:
+                running = [t for t in study.get_trials(deepcopy=False) if t.state.name == "RUNNING"]
+                if len(found.trials) + len(running) >= trials:
+                    return
+                drawn = study.ask(distributions(found.space.ranges))
+            try:
+                _one(
+                    study, drawn, found.space,
+                    lambda trial: on_ray(ray, functools.partial(_call, train), trial, timeout, stopped),
+                )  # fmt: skip
+            except BaseException as error:
+                lost.append(error)
+                stopped.set()
+                return
+            with lock:
+                say(len(found.trials), study.trials[drawn.number], found.loss)
+
+    with joined(jobs) as ray:
+        threads = [threading.Thread(target=work, args=(ray,), daemon=True) for _ in range(jobs)]
+        try:
+            for thread in threads:
+                thread.start()
+            while any(t.is_alive() for t in threads):
+                time.sleep(0.05)
+        finally:
+            stopped.set()
+            for thread in threads:
+                thread.join()
+    if lost:
+        raise lost[0]
 
 
 def sampler(seed: int | None, space: Around | Ranges) -> Any:
@@ -207,7 +262,7 @@ def _gone(owner: str) -> bool:
     return int(pid) == os.getpid()  # an earlier search of this process has ended
 
 
-def _one(study: Any, drawn: Any, train: Train, at: Around | Ranges, timeout: float | None) -> None:
+def _one(study: Any, drawn: Any, at: Around | Ranges, run: Callable[[Trial], float]) -> None:
     """Train one trial and tell the study how it ended."""
     states = _optuna("trial").TrialState
 
@@ -218,7 +273,7 @@ def _one(study: Any, drawn: Any, train: Train, at: Around | Ranges, timeout: flo
     drawn.set_user_attr("owner", f"{socket.gethostname()}:{os.getpid()}")
     trial = Trial(drawn.number, at.values(drawn.params), told)
     try:
-        loss = _call(train, trial) if timeout is None else _apart(train, trial, timeout)
+        loss = run(trial)
     except StopTrial as why:
         drawn.set_user_attr("message", str(why))
         stopped = "median" in str(why)

@@ -6,12 +6,15 @@ import math
 
 import pytest
 
-from equipoise.lab.workloads import WORKLOADS
+from equipoise.lab.data import load
+from equipoise.lab.train.trial import Trial
+from equipoise.lab.workloads import WORKLOADS, Workload
 from equipoise.lab.workloads.policies import SUGGEST
 from equipoise.lab.workloads.regret import Surface
 from equipoise.lab.workloads.run import read_all
 from equipoise.lab.workloads.store import StoredTrial
-from equipoise.lab.workloads.suggested import costs, said
+from equipoise.lab.workloads.suggested import costs, pilots, replayed, said, setting_of, trained, wanted
+from equipoise.planner import Setting, suggest_setting
 from equipoise.planner.suggestion import SUGGESTED
 
 TEXT = WORKLOADS["text-adamw"]
@@ -54,6 +57,44 @@ def test_other_seeds_and_schedules_are_not_of_the_surface() -> None:
 def test_what_the_planner_quotes_is_what_stored_trials_say() -> None:
     """Run `equipoise lab workloads payoff docs/payoff.md` after trials were added, or the rule was changed."""
     assert json.loads(SUGGESTED.read_text(encoding="utf-8")) == said(costs(read_all()))
+
+
+def test_what_is_wanted_follows_from_stored_pilots_by_the_planners_rule() -> None:
+    stored = pilots()
+    for name, shorts in stored.items():
+        workload, found = WORKLOADS[name], wanted(WORKLOADS[name])
+        assert sum(1 for _ in shorts) * max(4, workload.trial.steps // 100) <= 0.05 * workload.trial.steps
+        told = suggest_setting(setting_of(workload), pilot=replayed(shorts)).pilot
+        assert told is not None
+        assert found["pilot"].lr == pytest.approx(told.suggested * told.factor, rel=0.05)
+        assert (found["pilot"].schedule == "cosine") == (workload.kind == "fine-tuning")
+        if workload.trial.optimizer == "sgdm":
+            assert "no pilot" not in found
+        else:
+            assert found["pilot"].vary({"lr": 1.0, "weight_decay": 0.0}) == found["no pilot"].vary(
+                {"lr": 1.0, "weight_decay": 0.0}
+            )
+    with pytest.raises(ValueError, match="train it anew"):
+        replayed([(1.0, 2.0)])(setting_of(TEXT), 8)
+
+
+def test_short_runs_of_a_workload_train_and_what_diverges_ends_early() -> None:
+    workload = Workload(
+        "digits",
+        "choosing",
+        "vision, layer norm",
+        "",
+        Trial(steps=400, warmup=20, schedule="cosine"),
+        (1e-3,),
+        1000,
+        10,
+    )
+    setting = Setting.make(lr=1e-2, weight_decay=0.1, steps=20, schedule="linear", final=0.0)
+    data = load("digits")
+    losses = trained(workload, data)(setting, 20)
+    assert len(losses) == 20
+    assert losses[-1] < 0.9 * losses[0]
+    assert trained(workload, data)(setting, 20) == losses  # the same weights and batches each time
 
 
 def test_the_policy_speaks_to_all_but_sgd() -> None:

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import io
-import logging
-import os
 import tarfile
 import tempfile
 import uuid
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
-from equipoise._extras import need
 from equipoise.lab.train.processes import LIVES
 from equipoise.lab.train.result import Report, Result
 from equipoise.lab.train.run_trial import failure, run_trial
 from equipoise.lab.train.trial import Trial
+from equipoise.tuning.on_ray import joined
 
 TOKEN = ".sweep"
 """A file by which a worker knows whether it sees the same directory as who asked."""
@@ -40,39 +37,31 @@ def run_trials_on_ray(
         device: where to train. Default: a GPU if there is one.
         report: is told what is done.
     """
-    ray = need("ray", extra="ray")
     place.mkdir(parents=True, exist_ok=True)
     token = uuid.uuid4().hex
     (place / TOKEN).write_text(token)
-    own = not ray.is_initialized()
-    if own:
-        given: dict[str, Any] = {"logging_level": logging.ERROR, "log_to_driver": False}
-        if "RAY_ADDRESS" not in os.environ:
-            given |= {"address": "local", "num_cpus": workers * threads, "include_dashboard": False}
-        ray.init(**given)
     try:
-        remote = ray.remote(num_cpus=threads, max_retries=LIVES - 1)(train_there)
-        where = str(place.resolve())
-        asked = {remote.remote(t.to_json(), where, token, threads, device): n for n, t in enumerate(trials)}
-        results: dict[int, Result] = {}
-        waiting = list(asked)
-        while waiting:
-            ready, waiting = ray.wait(waiting)
-            for reference in ready:
-                number = asked[reference]
-                trial = trials[number]
-                try:
-                    results[number], packed = ray.get(reference)
-                    if packed is not None:
-                        unpack(packed, place / trial.key)
-                except ray.exceptions.RayError as error:
-                    results[number] = failure(trial, place / trial.key, f"on Ray: {error}")
-                if report is not None:
-                    report(number + 1, len(trials), trial, trial.steps)
+        with joined(workers * threads) as ray:
+            remote = ray.remote(num_cpus=threads, max_retries=LIVES - 1)(train_there)
+            where = str(place.resolve())
+            asked = {remote.remote(t.to_json(), where, token, threads, device): n for n, t in enumerate(trials)}
+            results: dict[int, Result] = {}
+            waiting = list(asked)
+            while waiting:
+                ready, waiting = ray.wait(waiting)
+                for reference in ready:
+                    number = asked[reference]
+                    trial = trials[number]
+                    try:
+                        results[number], packed = ray.get(reference)
+                        if packed is not None:
+                            unpack(packed, place / trial.key)
+                    except ray.exceptions.RayError as error:
+                        results[number] = failure(trial, place / trial.key, f"on Ray: {error}")
+                    if report is not None:
+                        report(number + 1, len(trials), trial, trial.steps)
     finally:
         (place / TOKEN).unlink(missing_ok=True)
-        if own:
-            ray.shutdown()
     return [results[number] for number in range(len(trials))]
 
 

@@ -142,8 +142,9 @@ def rows(found: list[Pair]) -> list[dict[str, str]]:
 def _sentence(each: list[Pair]) -> str:
     values, places = [p.percent for p in each], len({p.workload.name for p in each})
     return (
-        f"test loss {_percent(statistics.median(values))} % in the median of {len(values)} pair{'s' * (len(values) > 1)} of runs "
-        f"({_percent(min(values))} to {_percent(max(values))} %) on {places} workload{'s' * (places > 1)}"
+        f"test loss {_percent(statistics.median(values))} % in the median of {len(values)} "
+        f"pair{'s' * (len(values) > 1)} of runs ({_percent(min(values))} to {_percent(max(values))} %) on {places} "
+        f"workload{'s' * (places > 1)}"
     )
 
 
