@@ -318,18 +318,9 @@ def with_pilot(base: Setting, train: Train, chosen: str, *, groups: bool) -> Sug
 def _reasons(s: Setting, chosen: str, shrink: float, decay: tuple[str, str], groups: bool) -> tuple[Reason, ...]:
     g = s.groups[s.main_group]
     name = g.dynamics.optimizer
-    far = learnt_by_most(plan_setting(_undecayed(s))) or 0.0
-    why = (
-        f"the median layer ends {far:.2g}× its initial norm from the pretrained weights, if gradients are a random "
-        f"walk. Tried with small GPTs alone: large models are often tuned with a tenth of this, so try that too"
-        if s.finetune
-        else f"a step at the peak moves the median layer by {100 * STEPS[name]:g} % of its initial norm (of RMS "
-        f"{GROWS_TO:g}/√inputs if it starts smaller), if gradients are a random "
-        f"walk{'' if s.steps <= 2000 else '. Tried in runs of 200 to 1600 steps; longer ones may want less'}"
-    )
     found = [
         Reason("optimizer", name, chosen, "stored trials" if chosen != "given" else ""),
-        Reason("lr", f"{g.lr:g}", why, "[theory] 2, constant from the workloads"),
+        Reason("lr", f"{g.lr:g}", _why_lr(s), "[theory] 2, constant from the workloads"),
         Reason("weight_decay", f"{g.weight_decay:g}", decay[0], decay[1]),
         Reason("betas", ", ".join(f"{b:g}" for b in g.dynamics.betas), *why_betas(s)),
         Reason(
@@ -344,6 +335,23 @@ def _reasons(s: Setting, chosen: str, shrink: float, decay: tuple[str, str], gro
             said = f"AdamW for what is no matrix: lr {rest[0]:g}, weight_decay {rest[1]:g}"
             found.append(Reason("other weights", said, "the same rule, for their own initial size", ""))
     return tuple(found)
+
+
+def _why_lr(s: Setting) -> str:
+    name = s.groups[s.main_group].dynamics.optimizer
+    if s.finetune:
+        far = learnt_by_most(plan_setting(_undecayed(s))) or 0.0
+        return (
+            f"the median layer ends {far:.2g}× its initial norm from the pretrained weights, if gradients are a random "
+            "walk. Tried with small GPTs alone: large models are often tuned with a tenth of this, so try that too"
+        )
+    if name not in STEPS:
+        return "where a pilot begins: no weights tell how large gradients are"
+    return (
+        f"a step at the peak moves the median layer by {100 * STEPS[name]:g} % of its initial norm (of RMS "
+        f"{GROWS_TO:g}/√inputs if it starts smaller), if gradients are a random "
+        f"walk{'' if s.steps <= 2000 else '. Tried in runs of 200 to 1600 steps; longer ones may want less'}"
+    )
 
 
 def _why_schedule(s: Setting) -> str:
