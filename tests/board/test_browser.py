@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from tests.board import example_runs, known_run
 from tests.board.board_process import board
+from tests.board.pages import test_forward_view
 
 import equipoise as eq
 from equipoise.board import report, write_plan
@@ -630,3 +631,23 @@ def test_a_notebook_shows_the_pages(seen: Any, runs: Path, tmp_path: Path) -> No
     inner.get_by_role("button", name="Clear").click()
     assert "None yet" in inner.locator("[data-chips]").inner_text()
     inner.get_by_label("log y").check()
+
+
+@pytest.mark.parametrize("width", [1280, 420])
+def test_the_forward_pass_is_drawn_where_there_is_one(tmp_path: Path, runs: Path, seen: Any, width: int) -> None:
+    run = test_forward_view.made(tmp_path / "run")
+    one = seen(width=width)
+    page = one.open(report([run], tmp_path / "page.html").as_uri())
+    card = page.locator("[data-forward]")
+    assert card.is_visible()
+    lines = one.data("run-forward-lines")
+    assert lines["name"] == ["layers.1", "layers.2", "layers.0"], "the chosen layer's comes last, on top"
+    assert lines["color"][0] == lines["color"][1] != lines["color"][2]
+    card.locator("select").select_option("attention_logit")
+    lines = one.data("run-forward-lines")
+    assert lines["name"] == ["layers.0.attention"]
+    assert lines["ys"][0][0] == 2.0
+    assert len(one.data("run-forward-band")["name"]) == 1
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    other = seen(width=width).open(report([runs / "good"], tmp_path / "other.html").as_uri())
+    assert other.locator("[data-forward]").is_hidden()

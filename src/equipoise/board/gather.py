@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from equipoise.board.pages.forward_view import ForwardData, read_forward
 from equipoise.board.predict import predicted
 from equipoise.board.words import worst_first
 from equipoise.finding import Finding
@@ -112,6 +113,7 @@ class RunData:
         remembered: what the main group's steps have left in the weights.
         logged: what the loop logged.
         spectra: of every tensor, seldom.
+        forward: the forward pass.
         final: how the training loss ended so far.
         best: the best validation loss so far.
         coverage: how many steps were taken and measured.
@@ -132,6 +134,7 @@ class RunData:
     remembered: Memory | None
     logged: Curves
     spectra: Curves
+    forward: ForwardData
     final: Final | None
     best: Best | None
     coverage: Coverage
@@ -216,6 +219,7 @@ def gather(run: Run, name: str | None = None, *, numbers: int = NUMBERS, quick: 
         remembered=memory.of(main_group(tensors)),
         logged=logged,
         spectra=_spectra(run, columns, tensors, start),
+        forward=read_forward(run, columns, start),
         final=final,
         best=run.best,
         coverage=run.coverage,

@@ -8,6 +8,7 @@ one row), `forward` (its forward pass), `store` (the file), `runs` (lists, setti
 
 from typing import TYPE_CHECKING, Any
 
+from equipoise.monitor.forward.positions import by_position
 from equipoise.monitor.store.follow import Follower
 from equipoise.monitor.store.layout import Column, Layout, Quantity, TensorInfo, make_layout
 from equipoise.monitor.store.run import Run
@@ -31,6 +32,7 @@ __all__ = [
     "Table",
     "TensorInfo",
     "Watch",
+    "by_position",
     "make_layout",
     "watch",
 ]

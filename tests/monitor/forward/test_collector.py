@@ -181,11 +181,11 @@ def test_the_three_ways_of_attention_agree(tmp_path: Path) -> None:
                 y = functional.scaled_dot_product_attention(q, k, v, attn_mask=~hidden[:, None, None])
             else:
                 logits = (q @ k.transpose(-2, -1) / 2.0).masked_fill(hidden[:, None, None], -torch.inf)
-                y = logits.softmax(-1) @ v
+                y = (logits.softmax(-1) if self.how == "written" else torch.softmax(input=logits, dim=-1)) @ v
             return self.mha.out_proj(y.transpose(1, 2).flatten(2))
 
     found = []
-    for how in ("mha", "mha with weights", "function", "written"):
+    for how in ("mha", "mha with weights", "function", "written", "by name"):
         train(Way(how), lambda g: torch.randn(3, 6, width, generator=g), tmp_path / how, steps=1, forward=True)
         with eq.Run.open(tmp_path / how) as run:
             place = next(c.tensor for c in run.columns if c.quantity == "attention_logit")

@@ -62,6 +62,8 @@ def test_of_long_sequences_evenly_spread_queries_are_looked_at(monkeypatch: pyte
     largest, entropy = formulas.attention_of(q, k, causal=True)
     rows = [0, 4, 8]
     seen = torch.ones(1, 2, 9, 9, dtype=torch.bool).tril()[:, :, rows]
+    assert formulas.looked_at(3, 2, 9, 9) == (1, 3)
+    assert formulas.spread(q, 3).equal(q[:, :, rows])
     expected = one_by_one(q[:1, :, rows], k[:1], seen, torch.zeros(1, 2, 3, 9), 0.5)
     assert torch.allclose(largest.double(), torch.tensor(expected[0], dtype=torch.float64), rtol=1e-5)
     assert torch.allclose(entropy.double(), torch.tensor(expected[1], dtype=torch.float64), rtol=1e-5)

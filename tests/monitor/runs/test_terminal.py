@@ -236,3 +236,18 @@ def test_what_is_no_run_is_said_kindly(tmp_path: Path) -> None:
         runs_in(tmp_path / "none")
     with pytest.raises(RunError, match="there is no run in it"):
         runs_in(tmp_path)
+
+
+def test_the_forward_pass_is_a_line_of_its_extremes(tmp_path: Path) -> None:
+    columns = [Column("output_max", "layers.0"), Column("output_max", "layers.1")]
+    columns += [Column("attention_entropy", f"layers.{i}.attention") for i in range(2)]
+    with begin(tmp_path) as writer:
+        writer.layout(Layout(tuple(columns), kind="forward"))
+        for step in range(1, 5):
+            write(writer, step)
+            writer.append(step, [step, 10 * step, 0.5, 0.25], kind="forward")
+    with Run.open(tmp_path) as run:
+        said = text(render(SnapshotReader(run).now(9)), 160)
+    assert "forward pass" in said
+    assert "largest output 40 (1)" in " ".join(said.split())
+    assert "lowest entropy of attention 0.25 (1.attention)" in " ".join(said.split())

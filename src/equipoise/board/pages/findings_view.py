@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from equipoise.board.gather import OF_LAYERS, RunData
+from equipoise.board.pages.forward_view import forward_curve
 from equipoise.finding import Finding
 
 MOST = 40
@@ -32,6 +33,9 @@ def finding_dict(finding: Finding, data: RunData | None = None) -> dict[str, Any
 def evidence(finding: Finding, data: RunData) -> dict[str, Any] | None:
     """The curve that a finding is about: of the tensor that it names, or of the run."""
     tensor = tensor_of(finding, data)
+    found = forward_curve(finding.code, finding.where, data)
+    if found is not None:
+        return _curve(*found)
     if tensor is None:
         start = finding.code.partition("-")[0]
         quantity = BY_CODE.get(start)

@@ -8,13 +8,15 @@ from typing import Any
 import numpy as np
 from bokeh.models import ColumnDataSource, MultiLine, Range1d
 
-from equipoise.board.gather import OF_GROUPS, OF_LAYERS, OF_SPECTRA, RunData, main_group
+from equipoise.board.gather import OF_GROUPS, OF_LAYERS, OF_SPECTRA, Curves, RunData, main_group
 from equipoise.board.page import Section
 from equipoise.board.pages.findings_view import MOST, as_json, finding_dict, tensor_of
+from equipoise.board.pages.forward_view import forward_sources
 from equipoise.board.pages.heatmap import heatmap
 from equipoise.board.pages.layers import axis_data, layers_data, lines_figure
 from equipoise.board.pages.memory_view import memory_data
 from equipoise.board.words import count, duration, number, tally
+from equipoise.monitor.forward.quantities import LABELS
 from equipoise.monitor.measure.quantities import distances
 from equipoise.monitor.runs.final_loss import LABEL, loss_text
 from equipoise.monitor.runs.recorded import taken_as
@@ -48,6 +50,7 @@ def run_figures(key: str) -> dict[str, Any]:
         "effective": lines_figure(key, "effective", "", **common),
         "radial": lines_figure(key, "radial", "", **common),
         "spectrum": lines_figure(key, "spectrum", "", **common),
+        "forward": lines_figure(key, "forward", "", band=True, **common),
         "memory": lines_figure(key, "memory", "times an equal share", band=True, **common),
     }
 
@@ -65,6 +68,7 @@ def run_sources(data: RunData) -> dict[str, dict[str, Any]]:
     if (tokens := data.tokens(np.asarray(shares["step"]))) is not None:
         shares["tokens"] = tokens
     shares["time"] = np.interp(shares["step"], *_clock(data))
+    passes = Curves(data.forward.steps, data.forward.times)
     return {
         "notes": {"json": [as_json(notes(data))]},
         "layers": layers_data(data),
@@ -75,6 +79,7 @@ def run_sources(data: RunData) -> dict[str, dict[str, Any]]:
         "spectra": spectra or {"none": []},
         "spectra-axis": axis_data(data, data.spectra),
         "remembered": shares,
+        **forward_sources(data, axis_data(data, passes)),
     }
 
 
@@ -93,7 +98,7 @@ def notes(data: RunData) -> dict[str, Any]:
         "forecast": data.held_to_forecast,
         "finetune": data.finetune,
         "against": "layers" if any(f.code.startswith("layers-") for f in data.findings) else None,
-        "labels": OF_LAYERS | OF_SPECTRA | OF_GROUPS | AGAINST,
+        "labels": OF_LAYERS | OF_SPECTRA | OF_GROUPS | AGAINST | LABELS,
     }
 
 

@@ -2,7 +2,7 @@
 // that a file and a live page behave the same.
 "use strict";
 EQ.kinds.run = class {
-  static needs = ["notes", "layers", "axis", "settings", "logged", "spectra", "spectra-axis", "remembered"];
+  static needs = ["notes", "layers", "axis", "settings", "logged", "spectra", "spectra-axis", "remembered", "passes", "passes-axis"];
 
   constructor(section, key) {
     this.section = section;
@@ -114,7 +114,7 @@ EQ.kinds.run = class {
     const all = [...this.xs, ...c.xOf(logged, this.x, this.longest), ...c.xOf(this.source("settings"), this.x, this.longest)].filter((v) => Number.isFinite(v) && (!this.logx || v > 0));
     const low = all.reduce((a, b) => Math.min(a, b), Infinity), high = all.reduce((a, b) => Math.max(a, b), -Infinity);
     c.extent(this.range, this.logx ? low : low < 0.05 * high ? 0 : low, high, this.zoomed);
-    for (const name of ["loss", "schedule", "heat", "norm", "rotation", "effective", "radial", "spectrum", "memory"]) {
+    for (const name of ["loss", "schedule", "heat", "norm", "rotation", "effective", "radial", "spectrum", "forward", "memory"]) {
       const figure = EQ.model(`${this.key}-${name}`);
       c.scale(figure, "x", this.logx);
       if (name !== "heat") c.scale(figure, "y", this.logy && name !== "memory");
@@ -124,6 +124,7 @@ EQ.kinds.run = class {
     this.drawSchedule();
     this.drawHeat(low, high);
     this.drawLayers();
+    this.drawForward();
     this.drawMemory();
   }
 
@@ -193,6 +194,30 @@ EQ.kinds.run = class {
       return EQ.el("button", { type: "button", class: "chip", "data-name": name, title: `${name}, ${shape}: click to remove`, onclick: () => this.toggle(name) }, dot, c.column(layers, "short")[i], EQ.el("span", { class: "x", "aria-hidden": "true" }, "×"));
     }));
     if (!chosen.length) none.append(EQ.el("span", { class: "hint" }, "None yet: click a row of the heatmap, or add by pattern."));
+  }
+  // Modules, coloured where a chosen layer is in them, with the range of their heads.
+  drawForward() {
+    const source = this.source("passes"), c = EQ.curves;
+    const rows = Array.from(c.column(source, "name") ?? [], (n) => n.split(" "));
+    const possible = [...new Set(rows.map(([quantity]) => quantity))];
+    this.found("[data-forward]").hidden = !possible.length;
+    const quantity = this.picked("forward", possible);
+    if (quantity == null) return;
+    const xs = c.xOf(this.source("passes-axis"), this.x, this.longest);
+    const colorOf = (place) => {
+      const k = this.chosen.findIndex((tensor) => tensor === place || !place || tensor.startsWith(`${place}.`));
+      return k < 0 ? null : EQ.color(k);
+    };
+    const mine = rows.map(([q, ...place], i) => ({ q, i, name: place.join(" ") })).filter(({ q }) => q === quantity);
+    const curves = mine.map(({ i, name }) => {
+      const color = colorOf(name), band = color != null && { low: c.line(source, "low", i), high: c.line(source, "high", i) };
+      return { name: name || "model", color: color ?? EQ.css("--faint"), xs, ys: c.line(source, "value", i), ...band };
+    });
+    curves.sort((a, b) => (a.color === EQ.css("--faint") ? 0 : 1) - (b.color === EQ.css("--faint") ? 0 : 1));
+    c.fill(`${this.key}-forward`, curves, this.options);
+    EQ.model(`${this.key}-forward`).left[0].axis_label = this.notes.labels[quantity] ?? "";
+    const what = { attention_logit: " Band: from the lowest to the highest head.", attention_entropy: " 1: a query looks at all keys alike; 0: at one. Band: from the lowest to the highest head.", expert_load: " Times an equal share. Band: all experts." }[quantity] ?? "";
+    this.found("[data-forward-words]").textContent = `One line for each module; those that chosen layers are in are coloured.${what}`;
   }
   drawMemory() {
     const source = this.source("remembered");

@@ -10,6 +10,7 @@ from equipoise.monitor.diagnose import (
     checks_dynamics,
     checks_faults,
     checks_finetune,
+    checks_forward,
     checks_gradients,
     checks_settings,
 )
@@ -21,7 +22,13 @@ from equipoise.monitor.store.tables import Coverage
 FROM_SCRATCH = (*checks_settings.FROM_SCRATCH, *checks_dynamics.FROM_SCRATCH)
 """Checks against what is known of training from scratch: decay, equilibrium, balance."""
 
-ANY = (*checks_faults.CHECKS, *checks_gradients.CHECKS, *checks_settings.CHECKS, *checks_dynamics.CHECKS)
+ANY = (
+    *checks_faults.CHECKS,
+    *checks_gradients.CHECKS,
+    *checks_settings.CHECKS,
+    *checks_dynamics.CHECKS,
+    *checks_forward.CHECKS,
+)
 """Checks of any run."""
 
 CHECKS = (*ANY, *FROM_SCRATCH, *checks_finetune.CHECKS)

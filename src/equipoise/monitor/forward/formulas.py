@@ -17,8 +17,8 @@ NEAR = 0.01
 ENTRIES, PART = 1 << 16, 16
 """So many attention logits are looked at in each module, or one in so many if that is more."""
 
-MASKED = -1e4
-"""A logit at or below this is masked."""
+MASKED = -5e3
+"""A logit at or below this is masked: masks that are added are −10⁴ or less."""
 
 
 LOWEST = -1e30
@@ -90,17 +90,15 @@ def attention_of(
     batch, heads, length, size = q.shape
     seen = k.shape[-2]
     samples, queries = looked_at(batch, heads, length, seen)
-    rows = torch.linspace(0, length - 1, queries, device=q.device, dtype=torch.float64).round().long()
-    work = _work(q)
-    part = (q[:samples] if queries == length else q[:samples, :, rows]).to(work)
+    work, rows = _work(q), rows_of(length, queries, q.device)
+    part = spread(q[:samples], queries).to(work)
     keys = k[:samples].to(work)
     if keys.shape[1] != heads:
         keys = keys.repeat_interleave(heads // keys.shape[1], 1)
     logits = part @ keys.transpose(-2, -1) * (size**-0.5 if scale is None else scale)
     visible = None
     if mask is not None:
-        own = mask.expand(batch, heads, length, seen)[:samples]
-        own = own if queries == length else own[:, :, rows]
+        own = spread(mask.expand(batch, heads, length, seen)[:samples], queries)
         logits = logits.masked_fill(~own, LOWEST) if own.dtype == torch.bool else logits + own.to(work)
     if causal:
         later = torch.arange(seen, device=q.device)[None] > rows[:, None]
@@ -108,6 +106,27 @@ def attention_of(
     if mask is None:
         visible = (rows + 1).clamp_max(seen) if causal else rows.new_full((queries,), seen)
     return attention_logits(logits, visible)
+
+
+def rows_of(length: int, queries: int, device: torch.device) -> Tensor:
+    """Evenly spread queries, the first and the last among them.
+
+    Args:
+        length: how many there are.
+        queries: how many are looked at.
+        device: of the numbers.
+    """
+    return torch.linspace(0, length - 1, queries, device=device).round().long()
+
+
+def spread(x: Tensor, queries: int) -> Tensor:
+    """The part of a tensor [batch, heads, queries, anything] that is looked at.
+
+    Args:
+        x: the tensor.
+        queries: how many are looked at.
+    """
+    return x if queries == x.shape[2] else x[:, :, rows_of(x.shape[2], queries, x.device)]
 
 
 def looked_at(batch: int, heads: int, queries: int, keys: int) -> tuple[int, int]:

@@ -116,12 +116,16 @@ class Observer(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Call a function of torch, and look at what it did."""
         result = func(*args, **(kwargs or {}))
-        if func in WITH_WEIGHTS:
-            self._layer(func, *args, **(kwargs or {}))
+        handler = self._layer if func in WITH_WEIGHTS else self._handlers.get(func)
+        if handler is None or torch.compiler.is_compiling():
             return result
-        handler = self._handlers.get(func)
-        if handler is not None and not torch.compiler.is_compiling():
-            self._look(handler, func, result, *args, **(kwargs or {}))
+        given = dict(kwargs or {})
+        if "input" in given:
+            args = (given.pop("input"),)
+        if func in WITH_WEIGHTS:
+            self._layer(func, *args, **given)
+        else:
+            self._look(handler, func, result, *args, **given)
         return result
 
     def _look(self, look: Callable[..., None], *args: Any, **kwargs: Any) -> None:
@@ -203,8 +207,8 @@ class Observer(TorchFunctionMode):
     def _softmax(self, func: Any, y: Any, x: Any, dim: Any = None, *args: Any, **kwargs: Any) -> None:
         """Attention that is written out: a softmax over the last of four dimensions."""
         if _plain(x) and x.ndim == 4 and dim in (-1, 3) and (LOGIT, self._here) not in self._known:
-            samples, _ = formulas.looked_at(*x.shape)
-            self._heads(*formulas.attention_logits(x[:samples]))
+            samples, queries = formulas.looked_at(*x.shape)
+            self._heads(*formulas.attention_logits(formulas.spread(x[:samples], queries)))
 
     def _multi_head(self, func: Any, result: Any, *args: Any, **kwargs: Any) -> None:
         """`nn.MultiheadAttention`: queries and keys are computed once more, as its inside is not seen."""

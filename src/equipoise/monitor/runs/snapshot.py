@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from equipoise import _check
 from equipoise.finding import Finding
 from equipoise.monitor.diagnose.ranking import deviation
+from equipoise.monitor.forward.quantities import FORWARD, extremes
 from equipoise.monitor.runs.final_loss import Best, Final
 from equipoise.monitor.runs.recorded import taken_as
 from equipoise.monitor.runs.schedule_points import GroupNow, Remembered
@@ -78,6 +79,7 @@ class Snapshot:
         hidden: how many of the layers were left out.
         others: how many tensors were not asked for.
         taken_as: what the run is taken as, where it is fine-tuning.
+        forward: of each quantity of the forward pass the value to look at, and its module.
     """
 
     path: str
@@ -96,6 +98,7 @@ class Snapshot:
     hidden: int = 0
     others: int = 0
     taken_as: str | None = None
+    forward: Mapping[str, tuple[float, str]] = field(default_factory=dict)
 
 
 class SnapshotReader:
@@ -117,6 +120,9 @@ class SnapshotReader:
         self._rows, self._logs = run.follow(), run.follow(LOG)
         self._rows.skip(keep=1)
         self._logs.skip(keep=LOGGED)
+        self._passes = run.follow(FORWARD)
+        self._passes.skip(keep=1)
+        self._forward: Mapping[str, tuple[float, str]] = {}
         self._columns: dict[Column, int] = {}
         self._row: NDArray[np.float64] = np.empty(0)
         self._logged: dict[str, tuple[int, float]] = {}
@@ -141,7 +147,7 @@ class SnapshotReader:
             str(run.path), run.status, step, age, numbers, coverage,
             self._now_groups(), {n: v for n, (_, v) in self._logged.items()},
             run.final, run.best, run.findings, shown, list(run.tensors), len(layers) - len(shown), others,
-            taken_as(run.meta),
+            taken_as(run.meta), self._forward,
         )  # fmt: skip
 
     def _now_groups(self) -> list[GroupNow]:
@@ -158,6 +164,8 @@ class SnapshotReader:
             for rows in new:
                 self._columns, self._row = rows.layout.places, rows.values[-1].astype(np.float64)
                 self._saw(int(rows.steps[-1]), float(rows.times[-1]), rows.rewound)
+        while new := self._passes.read():
+            self._forward = extremes(zip(new[-1].layout.columns, new[-1].values[-1].tolist(), strict=True))
         while new := self._logs.read():
             for rows in new:
                 if rows.rewound is not None:

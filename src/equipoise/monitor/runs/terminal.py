@@ -16,6 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from equipoise import _terminal
+from equipoise.monitor.forward.quantities import LABELS, LEAST
 from equipoise.monitor.runs.final_loss import Best, Final, loss_text
 from equipoise.monitor.runs.lines import RunRow
 from equipoise.monitor.runs.select_runs import COLUMNS as COLUMN_WORDS
@@ -134,6 +135,13 @@ def _numbers(snapshot: Snapshot) -> RenderableType:
         grid.add_row("memory", f"{steps} of {snapshot.coverage.steps:,} steps · {what} left {left}")
     if snapshot.taken_as is not None:
         grid.add_row("treated as", snapshot.taken_as)
+    if snapshot.forward:
+        short = short_names([place for _, place in snapshot.forward.values()])
+        parts = [
+            f"{'lowest ' if name in LEAST else ''}{LABELS[name]} {_number(value)} ({short[place] or 'model'})"
+            for name, (value, place) in snapshot.forward.items()
+        ]
+        grid.add_row("forward pass", " · ".join(parts))
     return grid
 
 

@@ -3,6 +3,7 @@
 Each needs its library only when it is made.
 """
 
+from equipoise.monitor.sinks.alerts import Alerts, Command, Webhook
 from equipoise.monitor.sinks.base import Place, Sink
 from equipoise.monitor.sinks.logs import Logs
 from equipoise.monitor.sinks.mlflow import MLflow
@@ -10,7 +11,19 @@ from equipoise.monitor.sinks.tensorboard import TensorBoard
 from equipoise.monitor.sinks.trackio import Trackio
 from equipoise.monitor.sinks.wandb import WandB
 
-__all__ = ["BY_NAME", "Logs", "MLflow", "Place", "Sink", "TensorBoard", "Trackio", "WandB"]
+__all__ = [
+    "BY_NAME",
+    "Alerts",
+    "Command",
+    "Logs",
+    "MLflow",
+    "Place",
+    "Sink",
+    "TensorBoard",
+    "Trackio",
+    "WandB",
+    "Webhook",
+]
 
 BY_NAME = {"logging": Logs, "mlflow": MLflow, "tensorboard": TensorBoard, "trackio": Trackio, "wandb": WandB}
 """The sinks that can be asked for by name."""

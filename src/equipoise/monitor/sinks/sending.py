@@ -14,7 +14,7 @@ from equipoise.finding import Finding
 from equipoise.monitor.attach import own_findings
 from equipoise.monitor.attach.logged import Logged
 from equipoise.monitor.measure.received import MeasuredStep
-from equipoise.monitor.sinks import BY_NAME, Place, Sink
+from equipoise.monitor.sinks import BY_NAME, Alerts, Place, Sink
 from equipoise.monitor.sinks.logs import Logs
 from equipoise.monitor.sinks.sink_thread import SinkThread, name_of
 from equipoise.monitor.sinks.summary import StepSummary
@@ -93,6 +93,8 @@ class Sending:
                 if isinstance(asked, str):
                     sink = BY_NAME[asked].of(Place(self._path, self._step, self._last, self._known.get(asked, {})))
                     memory[asked] = sink.memory
+                elif isinstance(sink, Alerts):
+                    sink.run = os.fspath(self._path)
             except Exception as error:
                 self._failed(name_of(asked), error)
                 continue
