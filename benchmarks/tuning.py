@@ -1,6 +1,6 @@
 """Trials that searches need, replayed between stored trials of the lab's workloads: the table of docs/tune.md.
 
-    python benchmarks/tuning.py --seeds 5 --most 48
+    python benchmarks/tuning.py --write docs/tune.md
 
 Each search minimises the interpolated test loss (`Surface`) and is done at the first trial within 1 % of the surface's
 least. Optuna's TPE, as it comes, and random search draw lr and weight decay over ranges that people give, on a scale of
@@ -14,10 +14,12 @@ import argparse
 import json
 import statistics
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from equipoise._extras import need
 from equipoise.lab.report.claims import markdown
+from equipoise.lab.report.page import write_marked
 from equipoise.lab.workloads import WORKLOADS, Workload
 from equipoise.lab.workloads.base import HALVES
 from equipoise.lab.workloads.plans import plan_of
@@ -56,9 +58,10 @@ def needed(workload: Workload, surface: Surface, space: Around | Ranges, made: A
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--most", type=int, default=48)
+    parser.add_argument("--most", type=int, default=32)
     parser.add_argument("--half", choices=HALVES, help="only workloads of this half")
     parser.add_argument("--gp", action="store_true", help="also Optuna's Gaussian process in our coordinates")
+    parser.add_argument("--write", type=Path, help="the page whose table is written")
     given = parser.parse_args()
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     every, rows, kinds = read_all(), list[dict[str, object]](), dict[str, tuple[Around | Ranges, Make]]()
@@ -89,7 +92,10 @@ def main() -> None:
         last: dict[str, object] = {"workload": "median", "half": half}
         last |= {kind: statistics.median(row[kind] for row in own) for kind in kinds}  # type: ignore[type-var]
         rows += [last] * bool(own)
-    print(markdown([{k: str(v) for k, v in row.items()} for row in rows]))
+    table = markdown([{k: str(v) for k, v in row.items()} for row in rows])
+    print(table)
+    if given.write:
+        write_marked(given.write, "tuning", table)
 
 
 if __name__ == "__main__":

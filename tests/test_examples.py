@@ -1,5 +1,6 @@
 """The examples run, and what was stopped and resumed ends with the weights of what was not."""
 
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -84,6 +85,18 @@ def test_stopped_and_resumed_is_not_stopped(name: str, tmp_path: Path) -> None:
         assert len(at) >= 5
         assert long.values[at].tolist() == short.values[to].tolist()
         assert short.steps.tolist() == sorted(set(short.steps.tolist()))
+
+
+def test_a_gpt_is_tuned(tmp_path: Path) -> None:
+    pytest.importorskip("optuna")
+    command = [sys.executable, str(EXAMPLES / "tune_gpt.py")]
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=False, env=os.environ | {"STEPS": "20"}, cwd=tmp_path
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("lr ")
+    assert 3 < float(done.stdout.split()[-1]) < 7  # ln 256 = 5.5
+    assert "8/8" in done.stderr
 
 
 @pytest.mark.skipif(not dist.is_available() or not dist.is_gloo_available(), reason="needs torch.distributed with gloo")
