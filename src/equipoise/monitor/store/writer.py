@@ -105,19 +105,22 @@ class RunWriter:
 
     # What training calls
 
-    def append(self, step: int, row: ArrayLike, *, kind: str = "main", time: float | None = None) -> None:
+    def append(
+        self, step: int, row: ArrayLike | Callable[[], Any], *, kind: str = "main", time: float | None = None
+    ) -> None:
         """Store the numbers of one step.
 
         Args:
             step: larger than the last one of this kind; see `rewind`.
-            row: one number for each column of the kind's layout; NaN if it was not measured.
+            row: one number for each column of the kind's layout; NaN if it was not measured. A function that
+                returns them is called by the writing thread; if it returns None, there is no row.
             kind: which layout.
             time: seconds since 1970; now if not given.
         """
         self.extend([step], [row], kind=kind, times=None if time is None else [time])
 
     def extend(
-        self, steps: Sequence[int], rows: Sequence[ArrayLike] | NDArray[Any], *, kind: str = "main",
+        self, steps: Sequence[int], rows: Sequence[ArrayLike | Callable[[], Any]] | NDArray[Any], *, kind: str = "main",
         times: Sequence[float] | None = None,
     ) -> None:  # fmt: skip
         """As `append`, of several steps at once, all or none.
@@ -144,7 +147,7 @@ class RunWriter:
     def _hand_over(
         self,
         steps: Sequence[int],
-        rows: Sequence[ArrayLike] | NDArray[Any],
+        rows: Sequence[ArrayLike | Callable[[], Any]] | NDArray[Any],
         kind: str,
         times: Sequence[float] | None,
         store: Callable[[RunFileWriter, str, int, float, bytes], None],
@@ -159,7 +162,7 @@ class RunWriter:
             layout = self._layouts.get(kind)
             if layout is None:
                 raise ValueError(f"kind = {kind!r}: must have a layout before its first row; call layout() first")
-            data = [layout.pack(row) for row in rows]
+            data = [row if callable(row) else layout.pack(row) for row in rows]
             checked: list[int] = []
             for step in steps:
                 checked.append(self._checked(step, kind, checked[-1] if checked else None))
@@ -169,10 +172,12 @@ class RunWriter:
             return False
 
         def job(file: RunFileWriter) -> None:
-            for one in zip(checked, whens, data, strict=True):
-                store(file, kind, *one)
+            for step, when, row in zip(checked, whens, data, strict=True):
+                made = row() if callable(row) else row
+                if made is not None:
+                    store(file, kind, step, when, made if isinstance(made, bytes) else layout.pack(made))
 
-        taken = worker.put(job, sum(map(len, data)), len(data))
+        taken = worker.put(job, sum(8 * len(layout) if callable(x) else len(x) for x in data), len(data))
         if taken and self._resumed:  # no kind of rows may begin before this, or a step would be there twice
             self._resumed, self._floor = False, checked[0] - 1
         return taken
