@@ -162,7 +162,7 @@ class RunWriter:
             layout = self._layouts.get(kind)
             if layout is None:
                 raise ValueError(f"kind = {kind!r}: must have a layout before its first row; call layout() first")
-            data = [row if callable(row) else layout.pack(row) for row in rows]
+            data: list[Any] = [row if callable(row) else layout.pack(row) for row in rows]
             checked: list[int] = []
             for step in steps:
                 checked.append(self._checked(step, kind, checked[-1] if checked else None))
@@ -173,7 +173,7 @@ class RunWriter:
 
         def job(file: RunFileWriter) -> None:
             for step, when, row in zip(checked, whens, data, strict=True):
-                made = row() if callable(row) else row
+                made: Any = row() if callable(row) else row
                 if made is not None:
                     store(file, kind, step, when, made if isinstance(made, bytes) else layout.pack(made))
 
