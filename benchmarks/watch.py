@@ -8,7 +8,7 @@ A GPT of about 5 M weights, and a network of 200 small tensors. "every step" mea
 it measures: its ratio is over all steps of a run, the first ones included. Memory is what torch allocates in a measured
 optimizer step over what it allocates in one that is not, as a multiple of the weights.
 
-`--short` has only runs of a few hundred short steps, where coverage costs more than the 1 % that long runs pay.
+`--short` has only whole runs of a few hundred short steps, where coverage costs more than the 1 % that long runs pay.
 """
 
 from __future__ import annotations
@@ -192,46 +192,47 @@ def short_loop(layers: int, width: int, batch: int) -> tuple[nn.Module, torch.op
     return model, optimizer, step
 
 
-def short_run(size: tuple[int, int, int], steps: int) -> tuple[float, float, float, float, int]:
-    """A run by the default, each step beside one that is not watched.
+def short_run(size: tuple[int, int, int], steps: int, watched: bool) -> tuple[float, float, float, int]:
+    """A whole run of a new network, watched by the default or not.
 
     Returns:
-        Seconds of a step that is not watched; the share that watching adds to steps 2 and later; seconds that it adds
-        to step 1, and that `close()` takes; measured steps.
+        Seconds by the clock and of the processor, all threads together, of all steps; seconds of the clock that
+        beginning and ending to watch took; measured steps.
     """
-    plain, (model, optimizer, step) = short_loop(*size)[2], short_loop(*size)
-    for _ in range(20):
-        plain()
+    model, optimizer, step = short_loop(*size)
+    for _ in range(5):
         step()
-    bare, watched = [], []
     with tempfile.TemporaryDirectory() as folder:
-        seen = eq.watch(model, optimizer, Path(folder, "run"), quiet=True)
+        begin = time.perf_counter()
+        seen = eq.watch(model, optimizer, Path(folder, "run"), quiet=True) if watched else None
+        start, work = time.perf_counter(), time.process_time()
         for _ in range(steps):
-            for times, job in ((bare, plain), (watched, lambda: seen.log(loss=step()))):
-                start = time.perf_counter()
-                job()
-                wait(device())
-                times.append(time.perf_counter() - start)
-        start = time.perf_counter()
+            loss = step().item()
+            if seen is not None:
+                seen.log(loss=loss)
+        wall, cpu, end = time.perf_counter() - start, time.process_time() - work, time.perf_counter()
+        if seen is None:
+            return wall, cpu, 0.0, 0
         seen.close()
-        end = time.perf_counter() - start
+        around = start - begin + time.perf_counter() - end
         with eq.Run.open(Path(folder, "run")) as run:
-            rows = len(run.series("balance_layers"))
-    share = sum(watched[1:]) / sum(bare[1:]) - 1
-    return statistics.median(bare), share, watched[0] - bare[0], end, rows
+            return wall, cpu, around, len(run.series("balance_layers"))
 
 
-def short_runs(repeats: int = 3) -> None:
-    """Print what watching takes of short runs, by the length of their steps; medians of some runs each."""
-    _, _, first, _, _ = short_run(SHORT[0], 100)
-    print(f"  the first measured step of a process, which loads code, takes {1e3 * first:.0f} ms more")
-    print("  layers  a step    steps  measured  watching adds  step 1 adds  close()")
+def short_runs(repeats: int = 5) -> None:
+    """Print what watching takes of whole short runs, one with and one without in turn; medians of their ratios."""
+    short_run(SHORT[0], 50, True)  # loads code
+    print("  layers  width  batch  a step    steps  measured  watching adds  by CPU time  begin and end")
     for size, steps in ((SHORT[0], 4000), *((size, 400) for size in SHORT)):
-        times = 1 if size[1] > 256 or steps > 400 else repeats
-        found = zip(*(short_run(size, steps) for _ in range(times)), strict=True)
-        bare, share, first, end, rows = map(statistics.median, found)
-        took = f"{100 * share:12.1f} % {1e3 * first:9.0f} ms {1e3 * end:5.0f} ms"
-        print(f"  {size[0]:6} {1e3 * bare:5.2f} ms {steps:7,} {rows:9.0f} {took}", flush=True)
+        found = []
+        for k in range(1 if steps > 400 else 3 if size[1] > 128 else repeats):
+            pair = {watched: short_run(size, steps, watched) for watched in ((False, True), (True, False))[k % 2]}
+            found.append((pair[False], pair[True]))
+        wall, cpu = (100 * (statistics.median(w[i] / p[i] for p, w in found) - 1) for i in (0, 1))
+        bare = 1e3 * statistics.median(p[0] for p, _ in found) / steps
+        around = 1e3 * statistics.median(w[2] for _, w in found)
+        print(f"  {size[0]:6} {size[1]:6} {size[2]:6} {bare:6.2f} ms {steps:7,} {found[0][1][3]:9}", end="")
+        print(f" {wall:12.1f} % {cpu:10.1f} % {around:9.0f} ms", flush=True)
 
 
 def memory(make: Callable[[], tuple[nn.Module, torch.optim.Optimizer, Callable[[], Tensor]]]) -> None:
@@ -266,7 +267,7 @@ def main() -> None:
         ratios(make, rounds)
         whole_run(make, steps)
         memory(make)
-    print("Short runs; time that watching adds to that of the same steps without")
+    print("Short runs; time that watching adds to all steps, by the clock and by CPU time of all threads")
     short_runs()
 
 

@@ -12,7 +12,7 @@ from tests.monitor.loops import loss_of, network, train
 import equipoise as eq
 from equipoise.monitor.attach import cadence
 from equipoise.monitor.attach.cadence import Cadence
-from equipoise.monitor.measure import blocks, frame
+from equipoise.monitor.measure import frame
 from equipoise.monitor.store.layout import Column
 
 MAKERS: dict[str, Any] = {
@@ -154,28 +154,31 @@ def test_it_is_kept_while_that_is_a_small_share_of_a_step(monkeypatch: pytest.Mo
     assert not Cadence(every=5).keeps
 
 
+@pytest.mark.parametrize("decay", ["lr", "cautious"])
 @pytest.mark.parametrize("neurons", [0, 2])
-def test_blocks_of_many_widths_give_the_same_sums(
-    neurons: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+def test_copies_give_the_same_sums_as_blocks(
+    neurons: int, decay: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """Tensors of any shape, some without a gradient, measured together and one width after the other."""
+    """Tensors of any shape, some without a gradient, copied whole and measured block by block."""
     shapes = [(7, 5), (4, 3, 2, 2), (), (9,), (3, 40), (1, 1), (6, 5)]
     rows = []
-    for most in (blocks.MIXED, 0):
-        monkeypatch.setattr(blocks, "MIXED", most)
+    for most in (frame.LITTLE, 0):
+        monkeypatch.setattr(frame, "LITTLE", most)
         torch.manual_seed(0)
         params = [torch.nn.Parameter(torch.randn(shape)) for shape in shapes]
-        optimizer = torch.optim.AdamW(params, lr=1e-2, weight_decay=0.1)
+        optimizers = [eq.AdamW(some, lr=1e-2, weight_decay=0.1, decay=decay) for some in (params[:3], params[3:])]
         path = tmp_path / str(most)
-        with eq.watch(None, optimizer, path, every=1, neurons=neurons, strict=True, quiet=True) as watch:
-            for step in range(3):
+        with eq.watch(None, optimizers, path, every=1, neurons=neurons, quiet=True) as watch:
+            for step in range(20):
                 for i, p in enumerate(params):
                     p.grad = None if i == 6 and step < 2 else torch.randn_like(p)
-                optimizer.step()
-            mixed = [b.mixed for b in watch._measurer.frame.blocks]
-            assert mixed == ([True] if most else [False] * len(mixed))
+                for optimizer in optimizers:
+                    optimizer.step()
+            assert watch._measurer.frame.little == (most > 0)
+        assert "watch-failed" not in {f.code for f in watch.findings}
         with eq.Run.open(path) as run:
             table = run.table(None, kind="main")
+            assert list(table.steps) == list(range(1, 21))
             there = [i for i, c in enumerate(table.columns) if c.tensor is not None]
             rows.append(([table.columns[i] for i in there], np.asarray(table.values[:, there], np.float64)))
     assert rows[0][0] == rows[1][0]

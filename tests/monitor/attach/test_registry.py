@@ -10,7 +10,7 @@ from tests.monitor.loops import loss_of, network, value
 from torch import nn
 
 import equipoise as eq
-from equipoise.monitor.measure import blocks, frame
+from equipoise.monitor.measure import frame
 
 
 def split(model: nn.Module) -> list[torch.optim.Optimizer]:
@@ -100,7 +100,6 @@ def test_one_that_steps_more_often_has_steps_of_its_own(tmp_path: Path) -> None:
 
 def test_the_copy_of_one_is_given_back_before_the_next(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(frame, "LITTLE", 0)
-    monkeypatch.setattr(blocks, "MIXED", 0)
     model = network()
     optimizers = split(model)
     held: list[int] = []

@@ -17,7 +17,7 @@ from tests.monitor.loops import loss_of, network, train, value, watched
 from torch import nn
 
 import equipoise as eq
-from equipoise.monitor.measure import blocks, frame
+from equipoise.monitor.measure import frame
 from equipoise.monitor.measure.frame import Frame
 
 
@@ -466,7 +466,6 @@ def test_resume(tmp_path: Path) -> None:
 
 def test_the_copy_of_the_weights_is_given_back(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(frame, "LITTLE", 0)
-    monkeypatch.setattr(blocks, "MIXED", 0)
     model = network()
     optimizer = adamw(model.parameters())
     held = []

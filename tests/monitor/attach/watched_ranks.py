@@ -29,7 +29,7 @@ BREAKS = {
     "before": (Frame, "before"),
     "after": (Frame, "after"),
     "spectra": (Frame, "change_of"),
-    "send": (Assembler, "hyper"),
+    "send": (Frame, "flat"),
     "look": (Assembler, "__init__"),
 }
 

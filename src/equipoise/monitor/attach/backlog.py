@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from equipoise.monitor.attach.registry import OptimizerRegistry, cheap, groups_in
+from equipoise.monitor.attach.registry import OptimizerRegistry, cheap
 
 MOST = 64
 """Steps that are kept."""
@@ -63,7 +63,7 @@ class Backlog:
             start: when, in seconds.
         """
         registry = self._registry
-        mine = groups_in(registry.each[owner])
+        mine = registry.groups(owner)
         if len(registry) == 1:
             first, total = 0, len(mine)
         else:

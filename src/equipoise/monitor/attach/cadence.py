@@ -153,4 +153,9 @@ class Cadence:
     @property
     def share(self) -> float:
         """Watching's share of the training time so far, without what the first measured step took to set up."""
-        return (self.watched - self._setup) / self.trained if self.trained else math.nan
+        return self.seconds / self.trained if self.trained else math.nan
+
+    @property
+    def seconds(self) -> float:
+        """What watching took so far, without what the first measured step took to set up."""
+        return self.watched - self._setup

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 from equipoise.finding import Finding
 from equipoise.monitor.attach import own_findings
@@ -73,21 +72,10 @@ class Faults:
             return
         self.note(own_findings.watch_failed(step, error, GIVE_UP), step, error)
 
-    def later(self, make: Callable[[], Any]) -> Callable[[], Any] | Any:
-        """What another thread may call in this one's place: None where it fails. If strict, it is called at once."""
-        if self._strict:
-            return make()
-
-        late = self._late  # and not all of this, which the thread would keep alive
-
-        def made() -> Any:
-            try:
-                return make()
-            except Exception as error:
-                late.append(error)
-                return None
-
-        return made
+    @property
+    def later(self) -> Callable[[Exception], None]:
+        """Takes note of what has failed in another thread, until `came_late`; does not keep this alive."""
+        return self._late.append
 
     @property
     def late(self) -> bool:

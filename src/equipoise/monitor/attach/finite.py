@@ -131,8 +131,8 @@ def _told(tensors: list[Tensor]) -> Tensor:
     """A number of each tensor of one device that is finite if, and only if, all of its numbers are."""
     if tensors[0].device.type != "cpu":
         return torch.stack([n.float() for n in torch._foreach_norm(tensors, float("inf"))])
-    # A CPU takes a sum 50 times as fast as the largest number. Where it overflowed, each number is looked at.
-    sums = torch.stack([x.sum(dtype=torch.float64 if x.dtype == torch.float64 else torch.float32) for x in tensors])
+    # A CPU takes the 2-norm ten times as fast as the largest number. Where it overflowed, each number is looked at.
+    sums = torch.stack([n.float() for n in torch._foreach_norm(tensors)])
     for i in np.flatnonzero(~np.isfinite(sums.numpy())).tolist():
         sums[i] = 0.0 if tensors[i].isfinite().all() else math.nan
     return sums

@@ -5,7 +5,9 @@ from __future__ import annotations
 import math
 import re
 import threading
+from collections import deque
 from collections.abc import Mapping
+from itertools import groupby
 from typing import Any
 
 import numpy as np
@@ -70,6 +72,7 @@ class Logged:
         self._writer, self._first = writer, first
         self._names: list[str] = []
         self._allowed: set[str] = set()
+        self._given: deque[tuple[int, dict[str, Any]]] = deque()
         self._waiting: dict[int, dict[str, Any]] = {}
         self._changed = False
         self._newest: dict[str, tuple[int, float]] = {}
@@ -95,34 +98,59 @@ class Logged:
                 kept[name] = value if type(value) is float else _number(name, value)
             except ValueError as error:
                 self._writer.refuse(error)
-        if not kept:
-            return
-        with self._lock:
-            self._waiting.setdefault(max(step, self._first), {}).update(kept)
-            self._changed = True
-            if len(self._waiting) > MOST:  # the thread that writes is busy, or there is none
+        if kept:
+            self._given.append((max(step, self._first), kept))
+            if len(self._given) > MOST:  # the thread that writes is busy, or there is none
                 self._take_what_is_there()
 
     def flush(self) -> None:
         """Store all numbers that wait, and wait for those that are on their way from a device."""
         with self._lock:
-            for step in sorted(self._waiting):
-                self._store(step, self._waiting.pop(step), draft=False)
+            self._collect()
+            steps = sorted(self._waiting)
+            self._store([self._waiting.pop(step) for step in steps], steps)
+
+    def _collect(self) -> None:
+        """Put together what was given of each step."""
+        while self._given:
+            step, numbers = self._given.popleft()
+            self._waiting.setdefault(step, {}).update(numbers)
+            self._changed = True
 
     def _take_what_is_there(self) -> None:
         """Store the steps whose numbers have arrived, in their order, the newest one as a draft."""
         with self._lock:
-            for step in sorted(self._waiting):
-                row, last = self._waiting[step], len(self._waiting) == 1
-                if not all(v.arrived for v in row.values() if isinstance(v, _Away)) or (last and not self._changed):
-                    return
-                if last:
-                    self._changed = False
-                else:
-                    del self._waiting[step]
-                self._store(step, row, draft=last)
+            self._collect()
+            steps = sorted(self._waiting)
+            away = (k for k, step in enumerate(steps) if not _arrived(self._waiting[step]))
+            there = next(away, len(steps))
+            done = steps[: min(there, len(steps) - 1)]
+            self._store([self._waiting.pop(step) for step in done], done)
+            if self._changed and there == len(steps) > 0:
+                self._changed = False
+                self._store([self._waiting[steps[-1]]], steps[-1:], draft=True)
 
-    def _store(self, step: int, row: dict[str, Any], draft: bool) -> None:
+    def _store(self, rows: list[dict[str, Any]], steps: list[int], draft: bool = False) -> None:
+        """Store the numbers of some steps; those that have the same names together."""
+        if self._writer is None:
+            return
+        for row in rows:
+            self._read(row)
+        for _, some in groupby(zip(steps, rows, strict=True), key=lambda pair: pair[1].keys() - set(self._names)):
+            pairs = [pair for pair in some if pair[1]]
+            if not pairs:
+                continue
+            self._name(pairs[0][1])
+            numbers = np.array([[to_log(row[n]) if n in row else math.nan for n in self._names] for _, row in pairs])
+            if draft:
+                self._writer.draft(pairs[0][0], numbers[0], kind=LOG)
+                continue
+            for step, row in pairs:
+                self._newest |= {name: (step, value) for name, value in row.items()}
+            self._writer.extend([step for step, _ in pairs], numbers, kind=LOG)
+
+    def _read(self, row: dict[str, Any]) -> None:
+        """Read what came from a device."""
         assert self._writer is not None
         for name, value in list(row.items()):
             if isinstance(value, _Away):
@@ -131,8 +159,10 @@ class Logged:
                 except Exception as error:  # of a device that has failed
                     del row[name]
                     self._writer.refuse(ValueError(f"{name}: cannot be read from its device ({error})"))
-        if not row:
-            return
+
+    def _name(self, row: dict[str, Any]) -> None:
+        """Say what the numbers of a row are, where some are new."""
+        assert self._writer is not None
         new = [name for name in row if name not in self._names]
         if new:
             self._names += new
@@ -140,12 +170,6 @@ class Logged:
             said = [n for n in new if n not in MEASURED]
             self._writer.describe(quantities=[Quantity(n, "", "global", "logged by the loop") for n in said])
             self._writer.layout(Layout(tuple(Column(n) for n in self._names), kind=LOG, dtype="float64"))
-        numbers = np.array([to_log(row[n]) if n in row else math.nan for n in self._names])
-        if draft:
-            self._writer.draft(step, numbers, kind=LOG)
-            return
-        self._newest |= {name: (step, value) for name, value in row.items()}
-        self._writer.append(step, numbers, kind=LOG)
 
     def take(self) -> dict[int, dict[str, float]]:
         """The newest number of each name that was stored since the last call, by step, for sinks."""
@@ -155,6 +179,10 @@ class Logged:
                 out.setdefault(step, {})[name] = value
             self._newest.clear()
         return out
+
+
+def _arrived(row: dict[str, Any]) -> bool:
+    return all(v.arrived for v in row.values() if isinstance(v, _Away))
 
 
 def _check_name(name: str, value: Any) -> None:

@@ -68,7 +68,9 @@ class Messenger:
         """
         self._say(logging.WARNING, f"equipoise: warning: {words}")
 
-    def end(self, status: str, first: int, last: int, findings: Sequence[Finding], share: float = 0.0) -> None:
+    def end(
+        self, status: str, first: int, last: int, findings: Sequence[Finding], share: float = 0.0, seconds: float = 0.0
+    ) -> None:
         """Say how the run ended, and how to look at it.
 
         Args:
@@ -77,6 +79,7 @@ class Messenger:
             last: the last step.
             findings: what was found.
             share: watching's time over training's; it is said where it is more than was promised.
+            seconds: of watching.
         """
         if not self._on:
             return
@@ -95,7 +98,7 @@ class Messenger:
                 counts.append(f"{len(codes)} {severity}{'s' * (len(codes) > 1)} ({', '.join(codes)})")
         found = ", ".join(counts) or ("no warnings" if enough else "no warnings, but too little was measured to say")
         if share > MOST + 0.005:
-            measured += f", watching took {share:.0%} as long as training"
+            measured += f", watching took {seconds:.2g} s ({share:.0%} of training)"
         self._say(logging.INFO, f"equipoise: {self._path} {status} {steps}{loss}{measured}; {found}. {self._look}")
 
     @property

@@ -38,6 +38,7 @@ class OptimizerRegistry:
                         f"optimizer: a parameter of shape {tuple(p.shape)} is in number {seen[id(p)]} and in number "
                         f"{k} of the list; must be in only one of them; or watch them as separate runs"
                     )
+        self._alone = [stepping(one) is one for one in self.each]
         self.stepped: set[int] = set()
         """Numbers of the optimizers that have stepped, or begun to, in the step of training."""
 
@@ -79,6 +80,11 @@ class OptimizerRegistry:
         if len(self.each) == 1:
             return groups_in(self.each[0])
         return [group for one in self.each for group in groups_in(one)]
+
+    def groups(self, owner: int) -> list[dict[str, Any]]:
+        """The groups of an optimizer."""
+        one = self.each[owner]
+        return one.param_groups if self._alone[owner] else groups_in(one)
 
     def groups_of(self, owner: int) -> range:
         """The numbers of an optimizer's groups."""

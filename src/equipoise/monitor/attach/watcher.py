@@ -28,6 +28,7 @@ from equipoise.monitor.forward.collector import ForwardPass
 from equipoise.monitor.measure import quantities, singular_values
 from equipoise.monitor.measure.frame import Frame
 from equipoise.monitor.measure.measurer import Measurer, TogetherError
+from equipoise.monitor.measure.rows import RowMaker
 from equipoise.monitor.runs.recorded import START
 from equipoise.monitor.sinks import Sink, sending
 from equipoise.monitor.store.schedule_changes import ChangePointWriter
@@ -68,7 +69,7 @@ def watch(
         every: measure the first and every k-th step. Default: enough steps to cover the whole run (about 30 of 400),
             then as many as fit into `overhead`.
         overhead: share of the training time that watching may take; if `every` is given, that spectra may take. Short
-            runs take more, so that they are covered to their end: up to a third where a step takes less than 1 ms.
+            runs take more, so that they are covered to their end: a third where a step takes less than 1 ms.
         steps: the last step of the run, if known. It and the step before are measured. Without it, the last measured
             step is near the end.
         neurons: how many neurons of each tensor to follow individually; 0 also leaves out quantiles over neurons.
@@ -153,6 +154,8 @@ class Watch:
                 quantities=described, resume=resume, strict=strict, warn=self._messenger.warn,
             )  # fmt: skip
         self._faults.tell(self._writer, self._sending)
+        failed = None if strict else self._faults.later
+        self._rows = None if self._writer is None else RowMaker(self._writer, norms, failed)
         others = registry.others(model)
         if others is not None:
             self._note(others)
@@ -162,6 +165,7 @@ class Watch:
         self._logged = Logged(self._writer, self.step + 1 if self.step else 0)
         self._change_points = ChangePointWriter(self._writer)
         self._backlog = Backlog(registry)
+        self._holds = False
         self._finite = FiniteWatch(registry) if diagnose and self._writer is not None else None
         self._reviewing = Reviewing(place if diagnose and self._writer is not None else None, overhead)
         self._forward: ForwardPass | None = None
@@ -194,8 +198,8 @@ class Watch:
         if self._closed:
             return
         self._ending.went_on()
-        try:
-            whole_ones = {name: whole(value) for name, value in given.items()}  # all processes must take part in this
+        try:  # all processes must take part in making a tensor whole
+            whole_ones = {name: x if type(x) is float else whole(x) for name, x in given.items()}
             self._logged.add(self.step, whole_ones)
         except Exception as error:
             self._fail(error)
@@ -236,11 +240,12 @@ class Watch:
             self._send()
             self._finish()
             self._measure_last()
+            self._make_rows()
             self._logged.flush()
             self._change_points.flush()
             if self._writer is not None:
                 self._writer.flush()
-            self._finish()
+            self._finish()  # what has failed in the thread that writes
             if self._finite is not None:
                 self._look(self._finite.last, self.step)
             self._say(self._reviewing.finish())
@@ -254,7 +259,9 @@ class Watch:
             finally:
                 if self._writer is not None:
                     self._writer.close(status)
-                    self._messenger.end(status, self._began, self.step, self.findings, self._share)
+                    self._messenger.end(
+                        status, self._began, self.step, self.findings, self._share, self._cadence.seconds
+                    )
 
     def __enter__(self) -> Self:
         return self
@@ -289,10 +296,12 @@ class Watch:
                 self._look(self._finite.look, self.step + 1)
             if self._idle and not (new and self._due(self.step + 1)):
                 self.step += new
-                self._keep(owner, new, has_closure(args, kwargs))
+                if self._holds:
+                    self._measurer.keep(owner, new, has_closure(args, kwargs))
+                    self._cadence.kept(time.perf_counter() - start)
                 if self._backlog.add(self.step, owner, new, start):
                     self._catch_up()
-                self._cadence.also(time.perf_counter() - start)
+                self._cadence.watched += time.perf_counter() - start
                 return
             with torch.no_grad():
                 self._begin(owner, new, start, has_closure(args, kwargs))
@@ -311,14 +320,11 @@ class Watch:
             if self._registry.complete:
                 self._send()
 
-    def _keep(self, owner: int, new: bool, closure: bool) -> None:
-        """Keep what the step needs to be measured afterwards, where that costs next to nothing."""
-        if self._cadence.keeps and self._measurer.can_keep and not self._faults.count and self._measurer.takes_part:
-            start = time.perf_counter()
-            with torch.no_grad():
-                self._measurer.keep(owner, new, closure)
-            self._cadence.kept(time.perf_counter() - start)
-        elif new:
+    def _hold_or_not(self) -> None:
+        """Decide whether to keep what steps need to be measured afterwards: where that costs next to nothing."""
+        wanted = self._cadence.keeps and not self._faults.count and self._measurer.takes_part
+        self._holds = wanted and self._measurer.can_keep
+        if not self._holds:
             self._measurer.forget()
 
     @torch.no_grad()
@@ -379,17 +385,19 @@ class Watch:
         kept = self._backlog.take()
         if not kept:
             return
+        self._hold_or_not()
         before: dict[int, tuple[Any, list[GroupState]]] = {}
+        cadence, measurer, change_points = self._cadence, self._measurer, self._change_points
         for passed in kept:
             if passed.new:
-                self._cadence.begins(passed.start)
+                cadence.begins(passed.start)
             said, groups = before.get(passed.owner, (None, []))
             if passed.groups is not said:
                 optimizer = self._registry.each[passed.owner]
                 groups = [group_state(optimizer, g) for g in passed.groups or ()]
                 before[passed.owner] = passed.groups, groups
-            self._measurer.count(passed.owner, groups, passed.first, passed.total)
-            self._change_points.take(passed.step, passed.first, groups, passed.total)
+            measurer.count(passed.owner, groups, passed.first, passed.total)
+            change_points.take(passed.step, passed.first, groups, passed.total)
         self._sending.go(self._logged)
         self._cadence.also(self._sending.take_seconds())
 
@@ -409,6 +417,7 @@ class Watch:
         if step is None:
             return
         self._try(self._measurer.send, self._keeps)
+        self._hold_or_not()
         sent = time.perf_counter()
         self._cadence.watched_for(step.seconds + self._cadence.spent(sent - start), step.spectral)
         if self._measurer.ready:  # on a device the numbers come during the next step
@@ -438,16 +447,21 @@ class Watch:
             return
         if measured.failed and measured.frame.sharded:  # counted by all processes alike, so that all give up together
             self._faults.together(measured.number)
-        if measured.failed or self._writer is None:
+        if measured.failed or self._writer is None or self._rows is None:
             return
         self._cadence.beside(self._writer.seconds)
-        self._writer.append(measured.number, self._faults.later(lambda: measured.row))
-        self._sending.hold(measured)
+        self._rows.put(measured, now=measured.frame.low)
+        self._sending.hold(measured, self._rows)
         self._reviewing.measured(self._cadence.trained, len(measured.frame.tensors))
         found, seconds = self._reviewing.take()
         self._say(found)
         self._cadence.also(seconds)
         self._faults.note_once("update-lost", lambda: measured.update_lost, self.step)
+
+    def _make_rows(self) -> None:
+        """Make the rows of what was measured so far."""
+        if self._rows is not None:
+            self._rows.make()
 
     def _say(self, found: list[Finding], step: int | None = None) -> None:
         """Note findings whose code is new: a run's worst layer may change, its story does not."""

@@ -1,7 +1,9 @@
-"""From the sums of a measured step to a row of the run: hyperparameters, formulas, quantiles, columns."""
+"""From the sums of measured steps to rows of the run: hyperparameters, formulas, quantiles, columns."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -29,6 +31,38 @@ from equipoise.optim.model.roles import role_by_shape
 
 Array = NDArray[np.float64]
 Presence = tuple[NDArray[np.bool_], NDArray[np.bool_], NDArray[np.bool_]]
+"""For each tensor whether its optimizer stepped, and whether it had a gradient, and momentum."""
+
+
+@dataclass(eq=False)
+class Measured:
+    """What the row of a step is made of.
+
+    Attributes:
+        number: of the step.
+        groups: the numbers of each group.
+        names: of the sums.
+        presence: what there was of each tensor.
+        ages: for each tensor which step of its averages this was.
+        fixed: the global numbers after "skipped", and those of the groups.
+        skipped: for each optimizer whether its step changed nothing.
+        scales: for each optimizer what gradients were multiplied by.
+        sums: by name and row, and those of the sampled rows, once they have arrived.
+    """
+
+    number: int
+    groups: list[GroupState]
+    names: tuple[str, ...]
+    presence: Presence
+    ages: Array
+    fixed: tuple[float, ...]
+    skipped: NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, dtype=bool))
+    scales: Array = field(default_factory=lambda: np.ones(0))
+    sums: tuple[NDArray[Any], NDArray[Any]] | None = None
+
+    def arrived(self, skipped: Array, scales: Array, sums: tuple[NDArray[Any], NDArray[Any]]) -> None:
+        """Take in what comes from the device; arguments as the attributes."""
+        self.skipped, self.scales, self.sums = skipped != 0.0, scales, sums
 
 
 class Assembler:
@@ -107,98 +141,97 @@ class Assembler:
             held = self._held[name] = values, np.array(values, dtype=dtype)[self._group]
         return held[1]
 
-    def hyper(self, steps: list[GroupState]) -> Hyper:
-        """The hyperparameters of each tensor in this step; no decay where there was no gradient."""
-        dynamics = [s.dynamics for s in steps]
+    def _hyper(self, step: Measured) -> Hyper:
+        """The hyperparameters of each tensor in a step; no decay where there was no gradient, or nothing changed."""
+        groups, grads = step.groups, step.presence[1]
+        dynamics = [s.dynamics for s in groups]
         if self._walks is None or self._walks.dynamics != dynamics:
             self._walks = Walks(dynamics, [(t.group, tuple(t.p.shape)) for t in self._frame.tensors])
-        key = (steps, self._frame.has_grad.tobytes())
-        square = self._walks.square(self._frame.ages)
+        square = self._walks.square(step.ages)
+        decays = grads & ~step.skipped[self._frame.owner]
+        key = (groups, decays.tobytes())
         if any(d.move != "decay" for d in dynamics):  # where the move sets a direction's length there is no walk
             turns = np.array([[d.turns(1), d.turns(2)] for d in dynamics])[self._group, self._is_matrix]
             square = np.where(turns, np.nan, square)
         if self._last is not None and self._last[0] == key and self._last[1].square is square:
             return self._last[1]
-        lost = np.array([[s.lost(1), s.lost(2)] for s in steps])[self._group, self._is_matrix]
+        lost = np.array([[s.lost(1), s.lost(2)] for s in groups])[self._group, self._is_matrix]
         hyper = Hyper(
-            lr=self._each("lr", steps),
-            weight_decay=self._each("weight_decay", steps),
-            lost=np.where(self._frame.has_grad, lost, 0.0),
-            coupled=self._each("coupled", steps, bool),
-            cautious=self._each("cautious", steps, bool),
-            sign=1.0 - 2.0 * self._each("maximize", steps, bool),
+            lr=self._each("lr", groups),
+            weight_decay=self._each("weight_decay", groups),
+            lost=np.where(decays, lost, 0.0),
+            coupled=self._each("coupled", groups, bool),
+            cautious=self._each("cautious", groups, bool),
+            sign=1.0 - 2.0 * self._each("maximize", groups, bool),
             square=square,
             by_gradient=self._walks.by_gradient,
         )
         self._last = key, hyper
         return hyper
 
-    def row(
-        self,
-        number: int,
-        sums: RowSums,
-        angles: Array,
-        hyper: Hyper,
-        presence: Presence,
-        scale: Array,
-        fixed: list[float],
-    ) -> tuple[Array, dict[str, Array]]:
-        """One row of the layout, and the quantities of each tensor, with ‖w‖ before the step as "norm_before".
+    def rows(self, steps: Sequence[Measured], sums: RowSums, angles: Array) -> tuple[Array, dict[str, Array]]:
+        """Rows of the layout, and the quantities of each tensor by step, with ‖w‖ before it as "norm_before".
 
         Args:
-            number: of the step.
-            sums: the sums.
+            steps: one after the other.
+            sums: their sums, by name, step and row.
             angles: those of the sampled rows.
-            hyper: hyperparameters of each tensor.
-            presence: for each tensor whether its optimizer stepped, and whether it had a gradient, and momentum.
-            scale: for each tensor what its gradient was multiplied by.
-            fixed: the global numbers after the balances and the gradient's norm, and those of the groups.
         """
+        owner = self._frame.owner
+        presence = tuple(np.stack([step.presence[k] for step in steps]) for k in range(3))
+        scale = np.stack([step.scales[owner] for step in steps])
+        each = [self._hyper(step) for step in steps]
+        hyper = each[0] if all(one is each[0] for one in each) else Hyper.together(each)
+        head = np.array([[float(step.skipped.any()), *step.fixed] for step in steps])
         with np.errstate(all="ignore"):
             totals = _cleaned(sums.tensors(), presence, scale)
             per = formulas(totals, hyper)
             per["unchanged"] = np.where(self._low, totals["same"] / self._sizes, np.nan)
-            angles = np.where(presence[0][self._owner], angles, np.nan)
+            angles = np.where(presence[0][:, self._owner], angles, np.nan)
             per["angle"] = self._angles(angles)
             per["norm_before"] = np.sqrt(totals["ww"])
-            per["dead"] = np.full(len(self._counts), np.nan)
+            per["dead"] = np.full(scale.shape, np.nan)
             parts: list[Array] = []
-            balance = float("nan")
+            balance = np.full(len(steps), np.nan)
             if self._matrices:
-                stepped, grad, momentum = (np.repeat(x, self._counts) for x in presence)
-                rows = _cleaned(sums.rows(), (stepped, grad, momentum), np.repeat(scale, self._counts))
+                spread = tuple(np.repeat(x, self._counts, axis=-1) for x in presence)
+                rows = _cleaned(sums.rows(), spread, np.repeat(scale, self._counts, axis=-1))
                 rows = formulas(rows, hyper.spread(self._counts), only=BY_SAMPLED)
-                balance = variation(rows["rotation"][self._in_matrix])
-                per["dead"] = self._dead(number, rows["grad_norm"])
-                parts += [self._quantiles(rows[name]).reshape(-1) for name in BY_NEURON]
+                balance = variation(rows["rotation"][:, self._in_matrix])
+                per["dead"] = self._dead([step.number for step in steps], rows["grad_norm"])
+                parts += [self._quantiles(rows[name]).reshape(len(steps), -1) for name in BY_NEURON]
                 sampled = self._frame.sampled[self._shown]
-                parts += [rows[name][sampled] for name in BY_SAMPLED]
-                parts.append(angle_from(*angles[:, self._shown]))
-            layers = variation(per["rotation"][self._ndim > 1])
-            grads = totals["gg"][~np.isnan(totals["gg"])]
-            total = np.sqrt(grads.sum()) if len(grads) else np.nan
-        return np.concatenate([[balance, layers, total], fixed, *(per[q.name] for q in PER_TENSOR), *parts]), per
+                parts += [rows[name][:, sampled] for name in BY_SAMPLED]
+                parts.append(angle_from(*angles[..., self._shown]))
+            layers = variation(per["rotation"][:, self._ndim > 1])
+            there = ~np.isnan(totals["gg"])
+            total = np.where(there.any(1), np.sqrt(np.where(there, totals["gg"], 0.0).sum(1)), np.nan)
+        lead = np.stack([balance, layers, total], axis=1)
+        return np.concatenate([lead, head, *(per[q.name] for q in PER_TENSOR), *parts], axis=1), per
 
-    def _dead(self, number: int, grad_norm: Array) -> Array:
+    def _dead(self, numbers: list[int], grad_norm: Array) -> Array:
         """The share of each matrix's neurons without a gradient in the last two thirds of the steps so far.
 
         A step that is taken in twice, or late, changes nothing: of each neuron the last step with a gradient is kept.
         """
-        alive = np.full(len(grad_norm), number - 1.0) if self._alive is None else self._alive
-        self._alive = alive = np.where(grad_norm == 0, alive, np.maximum(alive, number))
-        share = np.add.reduceat(alive < number / 3, self._firsts, dtype=np.float64) / self._counts
+        last = np.array(numbers, dtype=np.float64)[:, None]
+        alive = np.where(grad_norm == 0, 0.0, last)
+        np.maximum(alive[0], last[0] - 1 if self._alive is None else self._alive, out=alive[0])
+        alive = np.maximum.accumulate(alive)
+        self._alive = alive[-1]
+        share = np.add.reduceat(alive < last / 3, self._firsts, axis=1, dtype=np.float64) / self._counts
         return np.where(self._ndim > 1, share, np.nan)
 
     def _angles(self, angles: Array) -> Array:
         """Angle to the start of each tensor, over its sampled rows together; NaN where none is sampled."""
-        out = np.full(len(self._firsts), np.nan)
-        if angles.shape[1]:
+        out = np.full((angles.shape[1], len(self._firsts)), np.nan)
+        if angles.shape[2]:
             owners, starts = np.unique(self._owner, return_index=True)
-            out[owners] = angle_from(*(np.add.reduceat(part, starts) for part in angles))
+            out[:, owners] = angle_from(*np.add.reduceat(angles, starts, axis=2))
         return out
 
 
-def _cleaned(sums: dict[str, Array], presence: Presence, scale: Array) -> dict[str, Array]:
+def _cleaned(sums: dict[str, Array], presence: tuple[NDArray[np.bool_], ...], scale: Array) -> dict[str, Array]:
     """Sums with gradients unscaled, NaN where there was nothing, and infinite where gradients are not finite.
 
     NaN says "not measured", so that a gradient or momentum that is NaN itself is stored as infinite.

@@ -1,7 +1,8 @@
 """One measured step: inner products of weights, gradients, momentum and change for every row, in a few passes.
 
-Before the step the weights are copied, block by block; after it the copy becomes the change. All sums lie in one flat
-tensor, which is moved off the device once.
+Of a small model on the CPU all four are copied, and summed together (`copies`). Of others the weights are copied before
+the step, block by block, and the copy becomes the change. Then all sums lie in one flat tensor, which is moved off the
+device once.
 """
 
 # pyright: reportPrivateImportUsage=false
@@ -9,7 +10,7 @@ tensor, which is moved off the device once.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,13 +20,14 @@ from torch import Tensor
 
 from equipoise.monitor.attach.registry import OptimizerRegistry
 from equipoise.monitor.measure.blocks import Block, blocks_of
+from equipoise.monitor.measure.copies import GRADIENTS, MOMENTUM, NEW, WEIGHTS, StepCopies
 from equipoise.monitor.measure.optimizer_state import Sources
 from equipoise.monitor.measure.sums import SUMS, RowSums
 from equipoise.monitor.measure.tensors import Fingerprint, Watched, watched
 from equipoise.monitor.measure.workspace import BlockBuffer, Workspace
 
 LITTLE = 4 << 20
-"""Bytes of weights whose copy is kept from one measured step to the next."""
+"""Bytes of weights that are so few that a step is copied as a whole."""
 
 Held = tuple[list[Tensor | None], list[Tensor | None]]
 """Gradient and momentum of each tensor; None where there is none."""
@@ -50,11 +52,15 @@ class Frame:
         if not self.tensors:
             raise ValueError("optimizer: must have at least one trainable parameter")
         self.rows = sum(t.rows for t in self.tensors)
-        self.blocks = blocks_of(self.tensors, self.neurons)
         self._devices = list(dict.fromkeys(t.p.device for t in self.tensors)) or [torch.device("cpu")]
         self.sharded = any(hasattr(t.p, "placements") for t in self.tensors)
-        mixed = not self.sharded and all(b.mixed for b in self.blocks)  # processes must agree, whatever their shards
-        double = mixed or any(t.p.dtype == torch.float64 for t in self.tensors)
+        kinds = {(t.p.device.type, t.p.dtype) for t in self.tensors}
+        exact = kinds in ({("cpu", torch.float32)}, {("cpu", torch.float64)})
+        size = sum(t.p.numel() * t.p.element_size() for t in self.tensors)
+        self.little = exact and not self.sharded and size <= LITTLE
+        """Whether steps are copied as a whole, and then summed."""
+        self.blocks = blocks_of(self.tensors, self.neurons, whole=self.little)
+        double = any(t.p.dtype == torch.float64 for t in self.tensors)
         self._dtype = torch.float64 if double else torch.float32
         self.owner = np.array([t.owner for t in self.tensors])
         self._span = [slice(*np.searchsorted(self.owner, (k, k + 1)).tolist()) for k in range(len(registry))]
@@ -69,12 +75,10 @@ class Frame:
         self._initial = [self._start_of(block, starts) for block in self.blocks]
         self.low = any(t.low for t in self.tensors)
         """Whether any is of low precision."""
-        self._names = self._needed(cautious=False)
+        self.names = self._needed(cautious=False)
         self._plain = [t.p for t in self.tensors]
-        self.little = not self.sharded and sum(t.p.numel() * t.p.element_size() for t in self.tensors) <= LITTLE
-        """Whether a copy of all weights is so little that it need not be given back."""
         self._workspace: Workspace | None = None
-        self._held: dict[int, list[Tensor]] = {}
+        self._copies: StepCopies | None = None
         self._clear()
 
     def _needed(self, cautious: bool) -> list[str]:
@@ -109,13 +113,11 @@ class Frame:
                 continue
             index = int(np.searchsorted(self._firsts, place, side="right")) - 1
             key = (self.tensors[index].name, place - self.tensors[index].first)
-            width = block.width_of(k)
-            if key not in starts or len(starts[key]) != width:
+            if key not in starts or len(starts[key]) != block.width:
                 whole = block.gather(current, full=True) if whole is None else whole
-                starts[key] = whole[k, :width].clone()
+                starts[key] = whole[k].clone()
             rows.append(k)
-            start = starts[key].to(device=block.device, dtype=block.work)
-            initial.append(torch.nn.functional.pad(start, (0, block.width - width)))
+            initial.append(starts[key].to(device=block.device, dtype=block.work))
             places.append(at)
         if not rows:
             return None
@@ -129,16 +131,14 @@ class Frame:
         Args:
             cautious: whether any tensor's decay is cautious.
         """
-        if cautious and "cw" not in self._names:
-            self._names = self._needed(cautious)
-            self.release()
-        if self._workspace is None:
-            self._workspace = self._new_workspace()
-        self._workspace.clear()
+        if cautious and "cw" not in self.names:
+            self.names = self._needed(cautious)
+            self._workspace = None
+        if not self.little:
+            if self._workspace is None:
+                self._workspace = Workspace(self.blocks, self.names, len(self.sampled), self._devices, self._dtype)
+            self._workspace.clear()
         self._clear()
-
-    def _new_workspace(self) -> Workspace:
-        return Workspace(self.blocks, self._names, len(self.sampled), self._devices, self._dtype)
 
     def _clear(self) -> None:
         self.stepped, self.has_grad, self.has_momentum = np.zeros((3, len(self.tensors)), dtype=bool)
@@ -153,9 +153,14 @@ class Frame:
             grads: whether the gradients are those of this step; with a closure they come only in it.
         """
         self._steps(owner, taken)
-        params = self.weights()
         held = self._look_up(owner, self._sources[owner].grads(), momentum=True) if grads else None
-        self._copy_and_measure(owner, params, held)
+        if not self.little:
+            self._copy_and_measure(owner, self.weights(), held)
+            return
+        self._copy(owner, WEIGHTS, self._plain)
+        if held is not None:
+            self._copy(owner, GRADIENTS, held[0])
+            self._copy(owner, MOMENTUM, held[1])
 
     def hold(self, owner: int) -> list[Tensor | None]:
         """Copy the weights of one optimizer that is about to step; gives its gradients. `held` may measure them later.
@@ -163,11 +168,8 @@ class Frame:
         Args:
             owner: number of the optimizer.
         """
-        span = self._span[owner]
-        if owner not in self._held:
-            self._held[owner] = [torch.empty_like(p) for p in self._plain[span]]
-        torch._foreach_copy_(self._held[owner], self._plain[span])
-        return self._sources[owner].grads()
+        self._copy(owner, WEIGHTS, self._plain)
+        return [p.grad for p in self._plain[self._span[owner]]]
 
     def held(self, owner: int, taken: int, grads: list[Tensor | None]) -> None:
         """As `before`, of what `hold` kept: the momentum that was there is gone.
@@ -178,10 +180,25 @@ class Frame:
             grads: what `hold` gave.
         """
         self._steps(owner, taken)
-        found = self._look_up(owner, grads, momentum=False)
-        weights: list[Tensor | None] = [None] * len(self.tensors)
-        weights[self._span[owner]] = self._held[owner]
-        self._copy_and_measure(owner, weights, found)
+        dense = self._sources[owner].dense(grads)
+        self._copy(owner, GRADIENTS, self._look_up(owner, dense, momentum=False)[0])
+
+    def _copy(self, owner: int, what: int, tensors: Sequence[Tensor | None]) -> None:
+        """Copy something of one optimizer's tensors; nothing where there is none of it."""
+        if self._copies is None:
+            self._copies = StepCopies(self.tensors, self.blocks, self._initial, len(self.sampled))
+        span = self._span[owner]
+        places, given = self._copies.places[what][span], tensors[span]
+        if what != WEIGHTS and any(x is None for x in given):
+            both = [(place, x) for place, x in zip(places, given, strict=True) if x is not None]
+            places, given = [place for place, _ in both], [x for _, x in both]
+        if places:
+            torch._foreach_copy_(places, given)  # type: ignore[arg-type]
+
+    def sums(self) -> tuple[NDArray[Any], NDArray[Any]]:
+        """Of what was copied, the sums by name and row, and those of the sampled rows."""
+        assert self._copies is not None
+        return self._copies.sums(self.names)
 
     def _copy_and_measure(self, owner: int, weights: list[Tensor | None], held: Held | None) -> None:
         """One block after the other, all that is measured of it: what is read again is still in the cache."""
@@ -243,8 +260,13 @@ class Frame:
             cautious: for each tensor whether its decay is cautious.
             spectral: tensors whose copy becomes the change, for `change_of`.
         """
-        assert self._workspace is not None
         held = self._look_up(owner, self._sources[owner].grads(), momentum=False) if grads else None
+        if self.little:
+            if held is not None:
+                self._copy(owner, GRADIENTS, held[0])
+            self._copy(owner, NEW, self._plain)
+            return
+        assert self._workspace is not None
         params = self.weights()
         for buffer, start in zip(self._workspace.all, self._initial, strict=True):
             block = buffer.block
@@ -268,6 +290,8 @@ class Frame:
 
     def change_of(self, index: int) -> Tensor:
         """The change of one tensor's local part, as rows; after `after` was told to keep it, until `release`."""
+        if self._copies is not None:
+            return self._copies.places[NEW][index] - self._copies.places[WEIGHTS][index]
         assert self._workspace is not None
         parts = []
         for buffer in self._workspace.all:
@@ -284,7 +308,7 @@ class Frame:
                 buffer.drop_copy()
 
     def release(self) -> None:
-        """Give all memory back, but for what `hold` kept."""
+        """Give all memory back, but for the copies of small models."""
         if self._workspace is not None:
             self._workspace.close()
         self._workspace = None
@@ -312,10 +336,10 @@ class Frame:
 
     @property
     def _size(self) -> int:
-        return len(self._names) * (self.rows if self.sharded else len(self._order)) + 3 * len(self.sampled)
+        return len(self.names) * (self.rows if self.sharded else len(self._order)) + 3 * len(self.sampled)
 
-    def unpack(self, flat: NDArray[Any]) -> tuple[RowSums, NDArray[np.float64]]:
-        """The sums, and those of the sampled rows, out of the flat numbers.
+    def unpack(self, flat: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
+        """The sums, by name and row, and those of the sampled rows, out of the flat numbers.
 
         Args:
             flat: as `flat` made them; what is after them is left.
@@ -323,9 +347,16 @@ class Frame:
         flat = flat[: self.numbers].reshape(-1, self._size)
         total = flat[0] if len(flat) == 1 else flat.sum(0)
         cut = self._size - 3 * len(self.sampled)
-        pieces = None if self.sharded else (self._order, *self._pieces)
-        sums = RowSums(total[:cut].reshape(len(self._names), -1), self._names, self._firsts, pieces)
-        return sums, total[cut:].astype(np.float64).reshape(3, len(self.sampled))
+        return total[:cut].reshape(len(self.names), -1), total[cut:].reshape(3, len(self.sampled))
+
+    def row_sums(self, values: NDArray[Any], names: list[str]) -> RowSums:
+        """Sums that can be taken by tensor or by row.
+
+        Args:
+            values: by name, step and row.
+            names: of the sums.
+        """
+        return RowSums(values, names, self._firsts, None if self.sharded else (self._order, *self._pieces))
 
 
 def _any_all(x: NDArray[np.bool_]) -> tuple[bool, bool]:

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import time
-from functools import partial
 from typing import NamedTuple
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from equipoise.monitor.attach.cadence import Cadence
@@ -17,9 +14,8 @@ from equipoise.monitor.attach.registry import OptimizerRegistry, groups_in
 from equipoise.monitor.measure import quantities
 from equipoise.monitor.measure.assemble import Assembler
 from equipoise.monitor.measure.frame import Frame
-from equipoise.monitor.measure.in_flight import OptimizerStep, StepInFlight
-from equipoise.monitor.measure.received import MeasuredStep
 from equipoise.monitor.measure.spectra import Spectra
+from equipoise.monitor.measure.step import MeasuredStep, OptimizerStep
 from equipoise.monitor.measure.tensors import names_of, roles_of
 from equipoise.monitor.runs.recorded import META, UNTRAINED, record, untrained
 from equipoise.monitor.store.writer import RunWriter
@@ -72,7 +68,7 @@ class Measurer:
         self.starts: dict[tuple[str, int], Tensor] = {}
         """Initial weights of the sampled neurons."""
         self.frame = self._new_frame()
-        self.open: StepInFlight | None = None
+        self.open: MeasuredStep | None = None
         """The step that is being taken, if it is measured."""
         self._taken = [0] * len(registry)
         self._memories: list[quantities.MemorySoFar] = []
@@ -80,11 +76,10 @@ class Measurer:
         self._spectra: Spectra | None = None
         self._chosen: list[int] = []
         self._afforded = 0
-        self._waiting: StepInFlight | None = None
+        self._waiting: MeasuredStep | None = None
         self._kept: dict[int, HeldStep] = {}
         self._groups: dict[int, GroupState] = {}
         self._measured = 0
-        self._told: Frame | None = None
 
     @torch.no_grad()
     def _new_frame(self) -> Frame:
@@ -130,7 +125,7 @@ class Measurer:
         afforded = self._afforded if self.frame.sharded else self._affords(spectra)
         self._chosen = spectra.due(self._spectra_every, self._measured, afforded)
         groups = [group_state(one, group) for one in registry.each for group in groups_in(one)]
-        self.open = StepInFlight(number, self.frame, assembler, groups, {})
+        self.open = MeasuredStep(number, self.frame, assembler, groups, {})
         self.frame.begin(cautious=any(g.cautious for g in groups))
 
     def _affords(self, spectra: Spectra) -> int:
@@ -184,6 +179,7 @@ class Measurer:
         """Whether what a step needs to be measured later may be kept: the weights are little, and all here."""
         return self.frame.little and self._assembler is not None
 
+    @torch.no_grad()
     def keep(self, owner: int, new: bool, closure: bool) -> None:
         """Keep what is needed to measure a step afterwards, should it be the last one.
 
@@ -226,7 +222,7 @@ class Measurer:
         assert self._assembler is not None
         self._chosen = []
         self._cadence.measures(number)
-        self.open = step = StepInFlight(
+        self.open = step = MeasuredStep(
             number, self.frame, self._assembler, groups, {k: v.optimizer_step for k, v in kept.items()}
         )
         self.frame.begin(cautious=any(g.cautious for g in groups))
@@ -259,7 +255,7 @@ class Measurer:
                 if not keep:
                     step.frame.let_go(owner)
 
-    def _measure_spectra(self, owner: int, step: StepInFlight) -> None:
+    def _measure_spectra(self, owner: int, step: MeasuredStep) -> None:
         """Measure singular values where it is their turn; all processes do their part where tensors are sharded."""
         chosen = [i for i in self._chosen if step.frame.tensors[i].owner == owner]
         if (
@@ -273,7 +269,7 @@ class Measurer:
         step.slow += self._spectra.measure(self._registry, chosen, step.groups, step.failed, held)
         step.spectral += time.perf_counter() - start
 
-    def _solve_spectra(self, step: StepInFlight, writer: RunWriter | None) -> None:
+    def _solve_spectra(self, step: MeasuredStep, writer: RunWriter | None) -> None:
         """Make a row of what was taken for spectra, now that it has arrived."""
         if self._spectra is None or not step.slow:
             return
@@ -293,29 +289,19 @@ class Measurer:
         """
         step, self.open = self.open, None
         assert step is not None
-        step.failed |= not all(
-            optimizer_step.ended for optimizer_step in step.optimizer_steps.values()
-        )  # something raised inside a step
-        optimizers, cadence = len(self._registry), self._cadence
+        ended = all(one.ended for one in step.optimizer_steps.values())
+        step.failed |= not ended  # something raised inside a step
+        cadence, memories = self._cadence, self._memories
         afforded = self._affords(self._spectra) if self._spectra and step.frame.sharded else 0
-        words = (*cadence.account, float(afforded))
-        error: Exception | None = None
-        flat = None
-        try:
-            if not step.failed:
-                groups = [[s.lr for s in step.groups], [s.weight_decay for s in step.groups]]
-                groups += [[m.effective_steps for m in self._memories], [m.init_share for m in self._memories]]
-                fixed = (cadence.step_time, cadence.share, *(x for part in groups for x in part))
-                hyper = step.assembler.hyper(step.groups)
-                flat = step.pack(hyper, optimizers, self._first, words, fixed)
-        except Exception as caught:
-            error, step.failed = caught, True
-        step.send(step.nothing(optimizers, self._first, words) if flat is None or step.failed else flat, optimizers)
+        fixed = [cadence.step_time, cadence.share]
+        fixed += [s.lr for s in step.groups] + [s.weight_decay for s in step.groups]
+        fixed += [m.effective_steps for m in memories] + [m.init_share for m in memories]
         self._waiting = step
-        if not keep:
-            step.frame.release()
-        if error is not None:
-            raise error
+        try:
+            step.send(len(self._registry), self._first, (*cadence.account, float(afforded)), tuple(fixed))
+        finally:
+            if not keep:
+                step.frame.release()
 
     @property
     def busy(self) -> bool:
@@ -331,29 +317,17 @@ class Measurer:
         """The step whose numbers waited; the next step to measure is chosen by it.
 
         Args:
-            writer: is told the norms that tensors begin with, and the spectra.
+            writer: is told the spectra.
         """
         step, self._waiting = self._waiting, None
         if step is None:
             return None
-        sent = step.receive()
-        self._cadence.plan(step.number, sent.account if step.frame.sharded else None)
-        self._afforded = sent.spectra
-        skipped, row = bool(sent.skipped.any()), partial(step.row, sent)
-        received = MeasuredStep(step.number, step.frame, step.assembler, skipped, sent.failed, row)
-        if not sent.failed:
+        step.receive()
+        self._cadence.plan(step.number, step.account if step.frame.sharded else None)
+        self._afforded = step.spectra
+        if not step.failed:
             self._solve_spectra(step, writer)
-        if self._first and not sent.failed and self._told is not step.frame:
-            self._tell_norms(step, received.per["norm_before"], writer)
-        return received
-
-    def _tell_norms(self, step: StepInFlight, norms: NDArray[np.float64], writer: RunWriter | None) -> None:
-        new = {t.name: float(n) for t, n in zip(step.frame.tensors, norms, strict=True) if np.isfinite(n)}
-        new = {name: n for name, n in new.items() if name not in self._norms}
-        self._norms |= new
-        self._told = step.frame if all(t.name in self._norms for t in step.frame.tensors) else None
-        if writer is not None:
-            writer.describe(tensors=[t for t in step.assembler.infos(self._norms) if t.name in new])
+        return step
 
     def abandon(self) -> None:
         """Training ends inside a step: where sums are taken over all processes, the others are somewhere else."""

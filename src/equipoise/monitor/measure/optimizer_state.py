@@ -40,7 +40,10 @@ class Sources:
 
     def grads(self) -> list[Tensor | None]:
         """Each parameter's gradient here; None where there is none, or a sparse one."""
-        found = [p.grad for p in self._params]
+        return self.dense([p.grad for p in self._params])
+
+    def dense(self, found: list[Tensor | None]) -> list[Tensor | None]:
+        """Gradients, one for each parameter, as `grads` gives them."""
         return [
             g if type(g) is Tensor and not g.is_sparse else _dense(g, p)
             for g, p in zip(found, self._params, strict=True)

@@ -7,7 +7,7 @@ U = Δ + d·w the gradient part of the change (−ηu), and for cautious decay �
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -80,11 +80,12 @@ class Hyper:
 
     def spread(self, counts: NDArray[np.int64]) -> Hyper:
         """Each entry repeated for the neurons of its tensor."""
-        return Hyper(**{name: np.repeat(value, counts) for name, value in vars(self).items()})
+        return Hyper(**{name: np.repeat(value, counts, axis=-1) for name, value in vars(self).items()})
 
-    def still(self, which: NDArray[np.bool_]) -> Hyper:
-        """As in a step that was skipped: nothing of these decayed."""
-        return replace(self, lost=np.where(which, 0.0, self.lost))
+    @staticmethod
+    def together(steps: Sequence[Hyper]) -> Hyper:
+        """Those of several steps, one line a step."""
+        return Hyper(**{name: np.stack([getattr(one, name) for one in steps]) for name in vars(steps[0])})
 
 
 def formulas(s: dict[str, Array], h: Hyper, *, only: Sequence[str] | None = None) -> dict[str, Array]:
@@ -153,11 +154,14 @@ def distances(norm: Array, angle: Array, start: Array) -> Array:
         return np.sqrt((grown - 1) ** 2 + 4 * grown * np.sin(np.asarray(angle, np.float64) / 2) ** 2)
 
 
-def variation(values: Array) -> float:
-    """Coefficient of variation of the finite values; NaN where there are none or their mean is 0."""
-    values = values[np.isfinite(values)]
-    mean = values.mean() if len(values) else 0.0
-    return float(values.std() / mean) if mean else float("nan")
+def variation(values: Array) -> Array:
+    """Coefficient of variation of the finite values of each line; NaN where there are none or their mean is 0."""
+    finite = np.isfinite(values)
+    count = finite.sum(-1)
+    with np.errstate(all="ignore"):
+        mean = np.where(finite, values, 0.0).sum(-1) / count
+        deviation = np.where(finite, values - mean[..., None], 0.0)
+        return np.sqrt((deviation * deviation).sum(-1) / count) / np.where(mean == 0, np.nan, mean)
 
 
 class Quantiles:
@@ -177,14 +181,15 @@ class Quantiles:
             self._alike[count] = which, np.array([starts[i] for i in which])[:, None] + np.arange(count)
 
     def __call__(self, values: Array) -> Array:
-        """One line of quantiles for each tensor; linear between neurons, as numpy's."""
-        out = np.empty((self._tensors, len(self._shares)))
+        """Quantiles of each tensor, by step if values are; linear between neurons, as numpy's."""
+        out = np.empty((*values.shape[:-1], self._tensors, len(self._shares)))
         for count, (which, places) in self._alike.items():
-            ordered = np.sort(values.astype(np.float32)[places], axis=1)
+            ordered = np.sort(values.astype(np.float32)[..., places], axis=-1)
             at = np.array(self._shares) * (count - 1)
             low = at.astype(np.int64)
             high = np.minimum(low + 1, count - 1)
-            out[which] = ordered[:, low] + (at - low) * (ordered[:, high] - ordered[:, low])
+            lower = ordered[..., low]
+            out[..., which, :] = lower + (at - low) * (ordered[..., high] - lower)
         return out
 
 

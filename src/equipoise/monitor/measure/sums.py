@@ -1,4 +1,4 @@
-"""The inner products of a measured step, for each row or tensor, in numpy."""
+"""The inner products of measured steps, for each row or tensor, in numpy."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class RowSums:
     """The inner products of all rows; sums over tensors are taken without putting rows in order.
 
     Args:
-        values: one line for each of `names`, a number for each row.
+        values: for each of `names` and each step a number for each row.
         names: some of `SUMS`.
         firsts: where the rows of each tensor begin, where they are in order.
         pieces: where they are in the order of blocks: the place of each row, where each tensor's rows begin, and which
@@ -36,32 +36,28 @@ class RowSums:
         self._values, self._names, self._firsts, self._pieces = values, names, firsts, pieces
 
     def tensors(self) -> dict[str, Array]:
-        """The sums of each tensor."""
+        """The sums of each tensor, by step."""
         if self._pieces is None:
-            return self._named(np.add.reduceat(self._values, self._firsts, axis=1, dtype=np.float64))
+            return self._named(np.add.reduceat(self._values, self._firsts, axis=-1, dtype=np.float64))
         _, starts, tensors = self._pieces
-        values = self._values
-        if len(starts) < values.shape[1]:
-            values = np.add.reduceat(values, starts, axis=1, dtype=np.float64)
+        values = np.add.reduceat(self._values, starts, axis=-1, dtype=np.float64)
+        total = np.zeros((*values.shape[:-1], len(self._firsts)))
         if len(tensors) == len(self._firsts):  # each tensor is one piece
-            total = np.empty(values.shape)
-            total[:, tensors] = values
-            return self._named(total)
-        total = np.zeros((len(self._firsts), len(values)))
-        np.add.at(total, tensors, values.T)  # a large tensor has several pieces
-        return self._named(total.T)
+            total[..., tensors] = values
+        else:
+            np.add.at(
+                np.moveaxis(total, -1, 0), tensors, np.moveaxis(values, -1, 0)
+            )  # a large tensor has several pieces
+        return self._named(total)
 
     def rows(self) -> dict[str, Array]:
-        """The sums of each row, in the order of the tensors."""
-        rows = self._values.astype(np.float64)
-        if self._pieces is not None:
-            rows = np.empty_like(rows)
-            rows[:, self._pieces[0]] = self._values
+        """The sums of each row, in the order of the tensors, by step."""
+        rows = np.empty(self._values.shape)
+        rows[..., slice(None) if self._pieces is None else self._pieces[0]] = self._values
         return self._named(rows)
 
     def _named(self, values: Array) -> dict[str, Array]:
-        found = {name: values[i] for i, name in enumerate(self._names)}
+        found = dict(zip(self._names, values, strict=True))
         # Δ·w′ − Δ·Δ = Δ·w, of which rounding is left where w is zero.
         found["dw"] = np.where(found["ww"] == 0, 0.0, found["dw"] - found["dd"])
-        nothing = np.zeros(values.shape[1])
-        return dict.fromkeys(SUMS, nothing) | found
+        return dict.fromkeys(SUMS, np.zeros(values.shape[1:])) | found

@@ -40,7 +40,7 @@ class BlockBuffer:
     def make_copy(self) -> Tensor:
         """Memory for the copy."""
         if self._copy is None:
-            self._copy = self.block.hold(0) if self.block.mixed else self.block.empty(self.block.dtype)
+            self._copy = self.block.empty(self.block.dtype)
         return self._copy
 
     def drop_copy(self) -> None:
@@ -135,7 +135,7 @@ class Workspace:
         self._views: dict[tuple[int, int], Tensor] = {}
         self._largest: dict[tuple[Any, ...], int] = {}
         for block in blocks:
-            for which in () if block.mixed else (0, 1)[block.direct :]:
+            for which in (0, 1)[block.direct :]:
                 key = (block.device, block.work, which)
                 self._largest[key] = max(self._largest.get(key, 0), block.rows * block.width)
         self.all = [BlockBuffer(block, self) for block in blocks]
@@ -157,9 +157,7 @@ class Workspace:
             x.zero_()
 
     def scratch(self, block: Block, which: int) -> Tensor:
-        """Scratch memory, the same for all blocks but mixed ones: 0 to gather small tensors in, 1 to calculate in."""
-        if block.mixed:
-            return block.hold(which + 1)
+        """Scratch memory, the same for all blocks: 0 to gather small tensors in, 1 to calculate in."""
         view = self._views.get((block.first, which))
         if view is None:
             key = (block.device, block.work, which)

@@ -13,7 +13,8 @@ from equipoise._extras import require
 from equipoise.finding import Finding
 from equipoise.monitor.attach import own_findings
 from equipoise.monitor.attach.logged import Logged
-from equipoise.monitor.measure.received import MeasuredStep
+from equipoise.monitor.measure.rows import RowMaker
+from equipoise.monitor.measure.step import MeasuredStep
 from equipoise.monitor.sinks import BY_NAME, Alerts, Place, Sink
 from equipoise.monitor.sinks.logs import Logs
 from equipoise.monitor.sinks.sink_thread import SinkThread, name_of
@@ -79,7 +80,7 @@ class Sending:
         self._path = Path(path)
         self._last, self._known = _before(path) if sinks and resume else (0, {})
         self._threads: list[SinkThread] = []
-        self._held: MeasuredStep | None = None
+        self._held: tuple[MeasuredStep, RowMaker] | None = None
         self._summary = StepSummary()
         self.more: Callable[[], tuple[int, dict[str, float]] | None] = lambda: None
         """Gives other numbers that are to be sent, and their step."""
@@ -102,9 +103,14 @@ class Sending:
         if writer is not None and memory:
             writer.meta("sinks", {**self._known, **memory})
 
-    def hold(self, measured: MeasuredStep) -> None:
-        """Keep what was measured at a step, until what the loop logs of it is there."""
-        self._held = measured if self._threads else None
+    def hold(self, measured: MeasuredStep, rows: RowMaker) -> None:
+        """Keep what was measured at a step, until what the loop logs of it is there.
+
+        Args:
+            measured: the step.
+            rows: makes its row, if that has not been done.
+        """
+        self._held = (measured, rows) if self._threads else None
 
     @property
     def busy(self) -> bool:
@@ -143,9 +149,11 @@ class Sending:
         """Hand over the newest measured step, and the newest of what was logged."""
         steps: dict[int, dict[str, float]] = {}
         if self._held is not None:
-            one, self._held = self._held, None
+            (one, rows), self._held = self._held, None
+            rows.make()
             made = one.assembler
-            steps[one.number] = self._summary.numbers(made.infos({}), one.per, made.layout.columns, one.row)
+            if one.row is not None:  # else it has failed
+                steps[one.number] = self._summary.numbers(made.infos({}), one.per, made.layout.columns, one.row)
         more = self.more()
         if more is not None:
             steps.setdefault(more[0], {}).update(more[1])

@@ -120,7 +120,7 @@ class Layout:
         """Where each column is in a row."""
         return {column: i for i, column in enumerate(self.columns)}
 
-    @property
+    @cached_property
     def stored(self) -> np.dtype[Any]:
         """The dtype as stored: little-endian on every machine."""
         return np.dtype(self.dtype).newbyteorder("<")

@@ -118,7 +118,7 @@ class Builder:
         if len(self._rows) < BASE:
             return
         steps, times, values = zip(*self._rows, strict=True)
-        bucket = merge(of_rows(steps, times, np.stack(values), self._seq), [0])
+        bucket = merge(of_rows(steps, times, np.concatenate(values).reshape(BASE, -1), self._seq), [0])
         self._seq += BASE
         self._rows = []
         for level in range(1, 64):

@@ -89,7 +89,7 @@ class ChangePointWriter:
             self._write(step, now)
         elif self._slope is None:
             self._slope = _slope(self._anchor, (step, now))
-        else:
+        elif now != self._last[1] or any(self._slope):  # else it stays where it was
             start, values = self._anchor
             for x, first, slope in zip(now, values, self._slope, strict=True):
                 line = first + slope * (step - start)

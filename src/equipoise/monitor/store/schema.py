@@ -6,6 +6,7 @@ docs/run.md describes all of it for people who read a run without this library.
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 import socket
@@ -98,7 +99,9 @@ def checksum(data: bytes, *columns: Any) -> int:
     >>> checksum(b"equipoise", 1, 2.5, None)
     3064502490
     """
-    return zlib.crc32(json.dumps(columns).encode(), zlib.crc32(data))
+    plain = all(type(c) is int or (type(c) is float and math.isfinite(c)) for c in columns)
+    text = repr(list(columns)) if plain else json.dumps(columns)  # the same, and faster
+    return zlib.crc32(text.encode(), zlib.crc32(data))
 
 
 def intact(crc: Any, data: Any, *columns: Any) -> bool:

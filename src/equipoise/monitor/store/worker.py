@@ -74,11 +74,11 @@ class Worker:
         """How much waits."""
         return self._bytes
 
-    def put(self, job: Callable[[RunFileWriter], object], size: int = 0) -> bool:
-        """Hand over a job; False if it is left out, as there is no room for its bytes."""
+    def put(self, job: Callable[[RunFileWriter], object], size: int = 0, rows: int = 1) -> bool:
+        """Hand over a job; False if it is left out, as there is no room for the bytes of its rows."""
         with self._wake:
             if size and not self._wait_for_space(size):
-                self._trouble.dropped += 1
+                self._trouble.dropped += rows
                 return False
             self._bytes += size
             self._queue.append(job)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from equipoise import _check
 from equipoise.finding import Finding
@@ -80,7 +80,8 @@ class RunWriter:
         self._floor = -1 if isinstance(resume, bool) else resume
         self._resumed = False
         self._trouble = Trouble(self.path, warn=warn)
-        self._clock = Clock()
+        self.clock = Clock()
+        """Gives the time of a row."""
         self.refused: Finding | None = None
         """The first thing that was not stored because it made no sense."""
         self._worker: Worker | None = None
@@ -93,7 +94,7 @@ class RunWriter:
             self._trouble.fail(error)
             return
         self._resumed = file.session.number > 1 and isinstance(resume, bool)
-        self._clock = Clock(file.before)
+        self.clock = Clock(file.before)
         self._worker = Worker(file, self._trouble, limit)
         self._ending = Ending(self)
         self.describe(tensors=tensors, quantities=quantities)
@@ -116,8 +117,22 @@ class RunWriter:
             kind: which layout.
             time: seconds since 1970; now if not given.
         """
-        if self._hand_over(step, row, kind, time, RunFileWriter.row):
-            self._last[kind] = step
+        self.extend([step], [row], kind=kind, times=None if time is None else [time])
+
+    def extend(
+        self, steps: Sequence[int], rows: Sequence[ArrayLike | Callable[[], Any]] | NDArray[Any], *, kind: str = "main",
+        times: Sequence[float] | None = None,
+    ) -> None:  # fmt: skip
+        """As `append`, of several steps at once, all or none.
+
+        Args:
+            steps: each larger than the one before.
+            rows: one for each step.
+            kind: which layout.
+            times: one for each step; now if not given.
+        """
+        if self._hand_over(steps, rows, kind, times, RunFileWriter.row):
+            self._last[kind] = steps[-1]
 
     def draft(self, step: int, row: ArrayLike, *, kind: str = "main") -> None:
         """Store the numbers of a step that may get more; the next `append` or `draft` of the kind replaces them.
@@ -127,41 +142,44 @@ class RunWriter:
             row: as for `append`.
             kind: which layout.
         """
-        self._hand_over(step, row, kind, None, RunFileWriter.draft)
+        self._hand_over([step], [row], kind, None, RunFileWriter.draft)
 
     def _hand_over(
         self,
-        step: int,
-        row: ArrayLike | Callable[[], Any],
+        steps: Sequence[int],
+        rows: Sequence[ArrayLike | Callable[[], Any]] | NDArray[Any],
         kind: str,
-        time: float | None,
+        times: Sequence[float] | None,
         store: Callable[[RunFileWriter, str, int, float, bytes], None],
     ) -> bool:
-        """Give a row to the thread that writes; whether it is taken."""
+        """Give rows to the thread that writes; whether they are taken."""
         worker = self._usable()
         if worker is None:
             if not self._closed and os.getpid() == self._pid:
-                self._trouble.dropped += 1
+                self._trouble.dropped += len(steps)
             return False
         try:
             layout = self._layouts.get(kind)
             if layout is None:
                 raise ValueError(f"kind = {kind!r}: must have a layout before its first row; call layout() first")
-            data = row if callable(row) else layout.pack(row)
-            step = self._checked(step, kind)
-            when = self._clock() if time is None else _check.number("time", time)
+            data: list[Any] = [row if callable(row) else layout.pack(row) for row in rows]
+            checked: list[int] = []
+            for step in steps:
+                checked.append(self._checked(step, kind, checked[-1] if checked else None))
+            whens = [self.clock()] * len(steps) if times is None else [_check.number("time", time) for time in times]
         except (TypeError, ValueError) as error:
             self.refuse(error)
             return False
 
         def job(file: RunFileWriter) -> None:
-            made = data() if callable(data) else data
-            if made is not None:
-                store(file, kind, step, when, made if isinstance(made, bytes) else layout.pack(made))
+            for step, when, row in zip(checked, whens, data, strict=True):
+                made: Any = row() if callable(row) else row
+                if made is not None:
+                    store(file, kind, step, when, made if isinstance(made, bytes) else layout.pack(made))
 
-        taken = worker.put(job, 8 * len(layout) if callable(data) else len(data))
+        taken = worker.put(job, sum(8 * len(layout) if callable(x) else len(x) for x in data), len(data))
         if taken and self._resumed:  # no kind of rows may begin before this, or a step would be there twice
-            self._resumed, self._floor = False, step - 1
+            self._resumed, self._floor = False, checked[0] - 1
         return taken
 
     def collect(self, source: Callable[[], object]) -> None:
@@ -276,9 +294,9 @@ class RunWriter:
             self._trouble.error = None
             raise RunError(f"{self.path}: cannot be written ({error})") from error
 
-    def _checked(self, step: int, kind: str) -> int:
+    def _checked(self, step: int, kind: str, before: int | None) -> int:
         step = _step(step)
-        last = self._last.get(kind, self._floor)
+        last = self._last.get(kind, self._floor) if before is None else before
         if step <= last:
             raise ValueError(
                 f"step = {step}: must be > {last}, the last one; if training went back, call rewind() first"

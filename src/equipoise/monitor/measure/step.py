@@ -1,4 +1,4 @@
-"""A step that is being measured, or whose numbers are on their way from the device."""
+"""A measured step: what its optimizers do, its numbers on their way from the device, and what becomes of them."""
 
 from __future__ import annotations
 
@@ -10,36 +10,16 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from equipoise.finding import Finding
+from equipoise.monitor.attach import own_findings
 from equipoise.monitor.attach.ranks import reduce_all
-from equipoise.monitor.measure.assemble import Assembler, Presence
+from equipoise.monitor.measure.assemble import Assembler, Measured
 from equipoise.monitor.measure.frame import Frame
-from equipoise.monitor.measure.quantities import Hyper
 from equipoise.monitor.measure.spectra import Taken
-from equipoise.monitor.measure.sums import RowSums
 from equipoise.optim.dynamics_of import GroupState
 
-
-@dataclass(frozen=True)
-class ReceivedSums:
-    """What has arrived of a step, the same on all processes.
-
-    Attributes:
-        sums: the sums.
-        angles: those of the sampled rows.
-        scales: for each optimizer what gradients were multiplied by.
-        skipped: for each optimizer whether its step changed nothing.
-        failed: whether measuring failed on any process.
-        account: the first process's `Cadence.account`.
-        spectra: of how many tensors it wants spectra next.
-    """
-
-    sums: RowSums
-    angles: NDArray[np.float64]
-    scales: NDArray[np.float64]
-    skipped: NDArray[np.bool_]
-    failed: bool
-    account: tuple[float, float, float, float]
-    spectra: int
+LOST = 0.5
+"""Share of weights that low precision may leave unchanged before it is a finding."""
 
 
 @dataclass
@@ -84,8 +64,8 @@ class OptimizerStep:
         return not away and bool(self.skipped)
 
 
-@dataclass
-class StepInFlight:
+@dataclass(eq=False)
+class MeasuredStep:
     """One measured step.
 
     Attributes:
@@ -93,11 +73,17 @@ class StepInFlight:
         frame: its tensors.
         assembler: makes its row.
         groups: the numbers of each group.
-        turns: what each optimizer that has stepped did.
-        failed: whether measuring it failed.
+        optimizer_steps: what each optimizer that has stepped did.
+        failed: whether measuring it failed, on any process once it is received.
         seconds: that watching took for it.
         spectral: of them for spectra.
         slow: what was taken for spectra, where it was their turn.
+        account: the first process's `Cadence.account`.
+        spectra: of how many tensors it wants spectra next.
+        measured: what its row is made of, once it is received.
+        when: the time of its row.
+        row: one number for each column of the main layout, once it is made.
+        per: each quantity of `quantities.PER_TENSOR`, a number for each tensor, and ‖w‖ before as "norm_before".
     """
 
     number: int
@@ -109,48 +95,48 @@ class StepInFlight:
     seconds: float = 0.0
     spectral: float = 0.0
     slow: list[Taken] = field(default_factory=list)
+    account: tuple[float, float, float, float] = (0.0, 0.0, 0.0, 0.0)
+    spectra: int = 0
+    measured: Measured | None = None
+    row: NDArray[np.float64] | None = None
+    per: dict[str, NDArray[np.float64]] = field(default_factory=dict)
+    when: float = 0.0
     _flat: Tensor | None = None
     _event: Any = None
-    _hyper: Hyper | None = None
-    _fixed: tuple[float, ...] = ()
-    _presence: Presence | None = None
-    _optimizers: int = 1
 
-    def pack(
-        self, hyper: Hyper, optimizers: int, first: bool, words: tuple[float, ...], fixed: tuple[float, ...]
-    ) -> Tensor:
-        """All numbers of the step in one flat tensor.
+    def send(self, optimizers: int, first: bool, words: tuple[float, ...], fixed: tuple[float, ...]) -> None:
+        """The step is over: start moving its numbers off the device, summed over all processes if it is sharded.
 
         Args:
-            hyper: hyperparameters of each tensor.
             optimizers: how many optimizers there are.
             first: whether this is the first process, whose word counts for what is not a sum.
             words: what it has to say: its `Cadence.account`, and how many spectra are measured next.
             fixed: numbers of the row that are known already.
         """
-        self._hyper, self._fixed = hyper, fixed
-        frame = self.frame
-        self._presence = frame.stepped, frame.has_grad, frame.has_momentum
-        steps = [self.optimizer_steps.get(k) for k in range(optimizers)]
+        frame, steps = self.frame, [self.optimizer_steps.get(k) for k in range(optimizers)]
         skipped = [0.0 if t is None else t.skipped for t in steps]
         scales = [1.0 if t is None or t.scale is None else t.scale for t in steps]
-        said = [*scales, *words] if first else [0.0] * (optimizers + len(words))
-        return frame.flat([*skipped, float(self.failed), *said])
-
-    def nothing(self, optimizers: int, first: bool, words: tuple[float, ...]) -> Tensor:
-        """As `pack`, for a step whose measuring failed here; arguments as there."""
-        said = [1.0] * optimizers + list(words) if first else [0.0] * (optimizers + len(words))
-        return self.frame.nothing([0.0] * optimizers + [1.0, *said])
-
-    def send(self, flat: Tensor, optimizers: int) -> None:
-        """Start moving the numbers off the device, summed over all processes where parameters are sharded.
-
-        Args:
-            flat: the numbers.
-            optimizers: how many optimizers there are.
-        """
-        self._optimizers = optimizers
-        if self.frame.sharded:
+        names = tuple(frame.names)
+        self.measured = Measured(
+            self.number, self.groups, names, (frame.stepped, frame.has_grad, frame.has_momentum), frame.ages, fixed
+        )
+        if frame.little:
+            if not self.failed:
+                skips, factors = (np.array([float(x) for x in some]) for some in (skipped, scales))
+                self.measured.arrived(skips, factors, frame.sums())
+            return
+        error: Exception | None = None
+        flat: Tensor | None = None
+        try:
+            if not self.failed:
+                said = [*scales, *words] if first else [0.0] * (optimizers + len(words))
+                flat = frame.flat([*skipped, 0.0, *said])
+        except Exception as caught:
+            error, self.failed = caught, True
+        if flat is None:  # the others must not wait, and are told
+            said = [1.0] * optimizers + list(words) if first else [0.0] * (optimizers + len(words))
+            flat = frame.nothing([0.0] * optimizers + [1.0, *said])
+        if frame.sharded:
             reduce_all(flat)
         if flat.is_cuda:  # moved while training goes on, and waited for at the next step
             self._flat = torch.empty(flat.shape, dtype=flat.dtype, pin_memory=True).copy_(flat, non_blocking=True)
@@ -158,34 +144,36 @@ class StepInFlight:
             self._event.record()
         else:
             self._flat = flat.cpu()
+        if error is not None:
+            raise error
 
     @property
     def received(self) -> bool:
         """Whether the numbers are there, and nothing needs to be waited for."""
         return self._event is None or self._event.query()
 
-    def receive(self) -> ReceivedSums:
-        """The numbers, waited for if they are not there yet."""
-        assert self._flat is not None
+    def receive(self) -> None:
+        """Take in the numbers, waited for if they are not there yet."""
+        if self._flat is None:
+            return
         if self._event is not None:
             self._event.synchronize()
-        numbers, n = self._flat.numpy(), self._optimizers
+        assert self.measured is not None
+        numbers = self._flat.numpy()
         tail = numbers[self.frame.numbers :].astype(np.float64)
+        n = (len(tail) - 6) // 2
         *account, spectra = tail[2 * n + 1 :].tolist()
-        scales, skipped = tail[n + 1 : 2 * n + 1], tail[:n] != 0.0
-        sums = self.frame.unpack(numbers)
-        return ReceivedSums(*sums, scales, skipped, tail[n] != 0.0, tuple(account), int(spectra))
+        self.account, self.spectra, self.failed = tuple(account), int(spectra), tail[n] != 0.0
+        self.measured.arrived(tail[:n], tail[n + 1 : 2 * n + 1], self.frame.unpack(numbers))
 
-    def row(self, received: ReceivedSums) -> tuple[NDArray[np.float64], dict[str, NDArray[np.float64]]]:
-        """The row of the step, and the quantities of each tensor.
-
-        Args:
-            received: the numbers.
-        """
-        assert self._hyper is not None
-        assert self._presence is not None
-        skipped = bool(received.skipped.any())
-        hyper = self._hyper.still(received.skipped[self.frame.owner]) if skipped else self._hyper
-        fixed = [float(skipped), *self._fixed]
-        scales = received.scales[self.frame.owner]
-        return self.assembler.row(self.number, received.sums, received.angles, hyper, self._presence, scales, fixed)
+    @property
+    def update_lost(self) -> Finding | None:
+        """The finding that low precision swallows most of a step; None where it does not, or nothing is known yet."""
+        if self.row is None or not self.frame.low or self.measured is None or self.measured.skipped.any():
+            return None
+        lost = np.nan_to_num(self.per["unchanged"]) * (self.per["grad_norm"] > 0)
+        worst = int(np.argmax(lost))
+        tensor = self.frame.tensors[worst]
+        if lost[worst] <= LOST:
+            return None
+        return own_findings.update_lost(tensor.name, self.number, float(lost[worst]), str(tensor.p.dtype), LOST)
