@@ -1,4 +1,4 @@
-"""Which rows have the wanted columns; columns of a segment at any level of the pyramid; what no bucket covers comes from the level below."""
+"""Which rows have some columns, and those columns at any level of the pyramid; holes come from the level below."""
 
 from __future__ import annotations
 
