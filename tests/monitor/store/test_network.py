@@ -66,7 +66,8 @@ class Cluster:
 
     def __init__(self, shim: Path, top: Path) -> None:
         self.runs, self.local = top / "runs", top / "local"
-        self.runs.mkdir(), self.local.mkdir()
+        self.runs.mkdir()
+        self.local.mkdir()
         here = str(Path(__file__).parents[3])
         path = os.pathsep.join([here, os.path.join(here, "src"), os.environ.get("PYTHONPATH", "")])
         self.env = os.environ | {
