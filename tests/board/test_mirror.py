@@ -28,7 +28,7 @@ def memory() -> Any:
 
 
 def lines(mirror: Mirror) -> dict[str, Any]:
-    return {line.values["name"]: line.error or line.values["status"] for line in Runs(mirror.path).lines()}
+    return {str(line.values["name"]): line.error or line.values["status"] for line in Runs(mirror.path).lines()}
 
 
 def test_runs_in_memory_are_mirrored(memory: Any, tmp_path: Path) -> None:
