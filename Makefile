@@ -3,19 +3,20 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
-INSTALL := $(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check -c constraints.txt
+CONSTRAINTS ?= constraints.txt
+INSTALL := $(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check -c $(CONSTRAINTS)
 BENCHMARKS := imports theory optim muon ranks store polar watch board lab
 
 # What is imported is compiled then, once, and not by pip, which compiles everything.
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint types unit docs evidence bench format clean
+.PHONY: help demo test lint types unit docs evidence bench format pins newest oldest clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):[^#]*## */  make \1\t/' | expand -t 18
 
-$(READY): pyproject.toml constraints.txt
+$(READY): pyproject.toml $(CONSTRAINTS)
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(INSTALL) --upgrade pip  # installs faster than the one that Python brings
 	$(INSTALL) -e '.[dev]'
@@ -61,6 +62,17 @@ format: $(READY)  ## let ruff mend what it can
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
+pins: $(READY)  ## write constraints.txt: the versions that are installed in .venv
+	$(BIN)/python .ci/pins.py > $(VENV)/pins.txt
+	cp $(VENV)/pins.txt constraints.txt
+
+newest:  ## the tests with the newest versions that are allowed; with the usual index this takes gigabytes of CUDA
+	$(MAKE) --no-print-directory VENV=.venv-newest CONSTRAINTS=/dev/null unit
+
+oldest: $(READY)  ## the tests with the oldest versions that are allowed (torch 2.6); gigabytes, too
+	$(BIN)/python .ci/pins.py oldest > $(VENV)/oldest.txt
+	$(MAKE) --no-print-directory VENV=.venv-oldest CONSTRAINTS=$(VENV)/oldest.txt unit
+
 clean:  ## remove the virtual environment and every cache
-	rm -rf $(VENV) demo site .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .venv-newest .venv-oldest demo site .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -42,7 +42,7 @@ MAY_IMPORT = {
         "planner",
     },
     "auditing": {"_check", "finding", "theory", "optim", "planner", "monitor"},
-    "board": {"_check", "finding", "_malloc", "_terminal", "theory", "schedules", "planner", "monitor"},
+    "board": {"_extras", "_check", "finding", "_malloc", "_terminal", "theory", "schedules", "planner", "monitor"},
     "tuning": {"_check", "_extras", "planner"},
     "lab": {
         "_check",

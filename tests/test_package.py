@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+import tomllib
 import zipfile
 from collections.abc import Iterable
 from pathlib import Path
@@ -125,6 +126,20 @@ def test_the_wheel_says_what_it_needs(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as file:
         (entry,) = [n for n in file.namelist() if n.endswith("entry_points.txt")]
         assert "equipoise = equipoise.cli:main" in file.read(entry).decode()
+
+
+def test_everything_that_the_tests_install_is_pinned() -> None:
+    """By `make pins`, to versions that are allowed."""
+    lines = (ROOT / "constraints.txt").read_text().splitlines()
+    pins = {one.name: one for one in map(Requirement, (line for line in lines if not line.startswith("#")))}
+    assert {str(one.specifier)[:2] for one in pins.values()} == {"=="}
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extras = project["optional-dependencies"].values()
+    asked = map(Requirement, (*project["dependencies"], *(text for extra in extras for text in extra)))
+    for one in asked:
+        if one.name != "equipoise":
+            version = str(pins[canonicalize_name(one.name)].specifier).removeprefix("==")
+            assert one.specifier.contains(version), one
 
 
 def test_what_is_optional_is_hidden_here(hidden: set[str]) -> None:

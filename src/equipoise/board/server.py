@@ -32,6 +32,7 @@ from equipoise._malloc import give_back
 from equipoise._version import __version__
 from equipoise.board.listing import Runs
 from equipoise.board.live import PAGES, Page, prepare
+from equipoise.board.mirror import Mirror, is_address
 from equipoise.board.page import BOKEH, scripts, style, templates
 from equipoise.monitor.store.schema import RunError
 
@@ -290,7 +291,8 @@ def serve(
     """Serve the runs of a directory until Ctrl-C.
 
     Args:
-        directory: where the runs are; nothing outside of it is served.
+        directory: where the runs are; nothing outside of it is served. An address that fsspec knows, such as
+            s3://bucket/runs, is copied into a local directory every ten seconds.
         port: port to listen on; 0 for any free one.
         host: address to listen on. Everyone who can reach it can read every run of the directory.
         allow: other host names that browsers may use, besides `host` and this machine's own names.
@@ -301,6 +303,11 @@ def serve(
     Raises:
         ValueError: the directory or the port cannot be used.
     """
+    if is_address(directory):
+        with Mirror(directory) as mirror:
+            here = str(mirror.path)
+            serve(here, port=port, host=host, allow=allow, started=started, alone=alone)
+        return
     runs = Runs(directory)
     if not 0 <= _check.whole("port", port) <= 65535:
         raise ValueError(f"port = {port}: must be in 0 to 65535")

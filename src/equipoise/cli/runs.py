@@ -23,7 +23,9 @@ def report(
 
 
 def board(
-    directory: Annotated[Path, typer.Argument(help="Directory with the runs.")] = Path("."),
+    directory: Annotated[
+        str, typer.Argument(help="Directory with the runs, or an address such as s3://bucket/runs.")
+    ] = ".",
     port: Annotated[int, typer.Option(help="Port to listen on; 0 for any free port.")] = 5006,
     host: Annotated[
         str, typer.Option(help="Address to listen on. Everyone who can reach it can read every run.")
@@ -43,7 +45,7 @@ def board(
 
             webbrowser.open(running.url)
 
-    serve(str(directory), port=port, host=host, allow=allow or (), started=started, alone=True)
+    serve(directory, port=port, host=host, allow=allow or (), started=started, alone=True)
 
 
 def runs(

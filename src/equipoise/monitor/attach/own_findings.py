@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from equipoise.finding import Finding
 
 
@@ -97,5 +99,24 @@ def forward_not_seen(compiled: bool) -> Finding:
         "one in each measured step",
         "give eq.watch the model whose call trains: the compiled one, if it is compiled; it must be called itself, in "
         "training mode and with gradients",
+        "docs/watch.md",
+    )
+
+
+def not_reviewed(path: Path, tensors: int, seconds: float) -> Finding:
+    """The run is not looked at when it ends, as there are so many tensors.
+
+    Args:
+        path: of the run.
+        tensors: how many.
+        seconds: what looking would take.
+    """
+    return Finding(
+        "run-not-reviewed",
+        "info",
+        str(path),
+        f"a review of {tensors:,} tensors takes about {seconds:.0f} s, more than 2 % of the training so far",
+        "a review when the run ends",
+        "Run.open(path).diagnose() and equipoise report make it",
         "docs/watch.md",
     )

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from equipoise._malloc import give_back
 from equipoise.finding import Finding
+from equipoise.monitor.attach.own_findings import not_reviewed
 from equipoise.monitor.diagnose.diagnosis import review
 from equipoise.monitor.store.run import Run
 from equipoise.monitor.store.schema import RunError
@@ -18,8 +19,12 @@ FIRST = 32
 EARLY = 0.05
 """Share of the training time that the first look may take: what is wrong from the start is said before the end."""
 
-USUAL = 2e-3
+USUAL = 1.5e-3
 """Seconds of the processor that a look takes for each tensor, until one has been timed."""
+
+
+AT_END, LEAST = 0.02, 5.0
+"""Share of the training time, and seconds of the processor if that is more, that the look at the end may take."""
 
 
 class Reviewing:
@@ -37,7 +42,8 @@ class Reviewing:
         self._found: list[Finding] = []
         self._error: Exception | None = None
         self._cost: float | None = None
-        self._spent = 0.0
+        self._spent = self._trained = 0.0
+        self._tensors = 0
         self._lock = threading.Lock()
 
     def measured(self, trained: float, tensors: int) -> None:
@@ -48,6 +54,7 @@ class Reviewing:
             tensors: how many there are.
         """
         self._rows += 1
+        self._trained, self._tensors = trained, tensors
         cost = USUAL * tensors if self._cost is None else self._cost
         busy = self._thread is not None and self._thread.is_alive()
         share = self._overhead if self._cost is not None else max(self._overhead, EARLY)
@@ -73,9 +80,12 @@ class Reviewing:
         return found, spent
 
     def finish(self) -> list[Finding]:
-        """Look once more, at the whole run; what was found."""
+        """Look once more, at the whole run; what was found. If that would take too long, say so instead."""
         if self._thread is not None:
             self._thread.join()
+        expected = max(self._cost or 0.0, USUAL * self._tensors)
+        if self._path is not None and expected > max(LEAST, AT_END * self._trained):
+            return [*self.take()[0], not_reviewed(self._path, self._tensors, expected)]
         if self._path is not None:
             self._look(ended=True)
         return self.take()[0]

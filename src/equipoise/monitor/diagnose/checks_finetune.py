@@ -16,7 +16,7 @@ from equipoise.planner.checks.finetune import FAR, far_from_start, taken
 def check_taken(e: Evidence) -> Iterator[Finding]:
     """Decay has removed much of the initial weights."""
     for g, recorded in enumerate(e.groups):
-        mine = [i for i in range(len(e.names)) if e.group[i] == g and e.start[i] > 0]
+        mine = [i for i in e.members.get(g, ()) if e.start[i] > 0]
         if mine and recorded.dynamics.optimizer != "adam_l2" and e.lost(g).max(initial=0.0) < 1:
             share = -math.expm1(float(np.log1p(-e.lost(g)).sum()))
             yield from taken(recorded.name or e.names[mine[0]], share, e.last)

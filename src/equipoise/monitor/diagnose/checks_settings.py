@@ -13,7 +13,7 @@ from equipoise.planner.checks.rates import overshoot, short_memory
 def check_overshoot(e: Evidence) -> Iterator[Finding]:
     """One step of decay removes the whole weight or more."""
     for g, recorded in enumerate(e.groups):
-        layers = [i for i in e.matrices if e.group[i] == g]
+        layers = [i for i in e.members.get(g, ()) if e.rotates[i]]
         if layers:
             yield from overshoot(recorded, e.names[layers[0]], e.lost(g))
 
@@ -88,7 +88,7 @@ def check_memory(e: Evidence) -> Iterator[Finding]:
     per_epoch = e.meta("steps_per_epoch")
     per_epoch = per_epoch if isinstance(per_epoch, int | float) and 0 < per_epoch < e.last else 0
     for g, recorded in enumerate(e.groups):
-        lost, layers = e.lost(g), [i for i in e.layers if e.group[i] == g and e.forecasts(i)]
+        lost, layers = e.lost(g), [i for i in e.members.get(g, ()) if e.dense[i] and e.forecasts(i)]
         if layers and lost.any():
             time = 1 / float(lost[-max(1, e.last // 10) :].mean() if per_epoch else lost.mean())
             where, most = recorded.name or f"group {g}", len(layers) >= 0.5 * len(e.layers)

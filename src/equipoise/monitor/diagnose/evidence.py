@@ -118,6 +118,14 @@ class Evidence:
         return self.groups[group].dynamics.decay_share(self.hyper("lr", group), self.hyper("weight_decay", group))
 
     @cached_property
+    def members(self) -> dict[int, list[int]]:
+        """The tensors of each group."""
+        found: dict[int, list[int]] = {}
+        for i, g in enumerate(self.group.tolist()):
+            found.setdefault(g, []).append(i)
+        return found
+
+    @cached_property
     def _overshoots(self) -> list[bool]:
         return [bool((self.lost(g) >= 1).any()) for g in range(len(self.groups))]
 

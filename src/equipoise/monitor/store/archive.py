@@ -87,6 +87,15 @@ def understood(record: Record) -> Any:
     return None
 
 
+def _which(file: Path) -> tuple[int, int, int] | None:
+    """Changes when another file takes the place of this one; None where there is none."""
+    try:
+        stat = file.stat()
+    except OSError:
+        return None
+    return stat.st_ino, stat.st_size, stat.st_mtime_ns
+
+
 class Archive:
     """A run's file, open for reading; `read` is the only way to it.
 
@@ -115,9 +124,11 @@ class Archive:
         self._seen = 0
         self._version: int | None = None
         self._tables: set[str] = set()
+        self._copied: tuple[int, int, int] | None = None
+        """Which copy is open, where the file is one that another may replace."""
         self._guard = threading.RLock()
         try:
-            self._db = rescue.open_read(directory)
+            self._db = self._open()
             schema.check_version(self._db, directory / schema.FILE)
         except sqlite3.Error as error:
             self._rescue(error, first=True)
@@ -130,6 +141,7 @@ class Archive:
     def read(self, job: Callable[[sqlite3.Connection], T]) -> T:
         """Run a job on one consistent state of the file, again on what could be rescued if the file is damaged."""
         with self._guard:
+            self._look_again()
             try:
                 return self._attempt(job)
             except UnicodeError as error:  # damage in the names of tables and columns
@@ -143,8 +155,27 @@ class Archive:
                     raise RunError(f"{self.directory}: is locked by another program ({error}); try again") from None
                 if self._rescued:
                     raise RunError(f"{self.directory}: is damaged and cannot be read ({error})") from None
-                self._rescue(error)
+                if not self._look_again():  # on NFS a file that was replaced can be read no more
+                    self._rescue(error)
             return self._attempt(job)
+
+    def _open(self) -> sqlite3.Connection:
+        file = self.directory / schema.FILE
+        self._copied = _which(file) if rescue.is_copy(file) else None
+        return rescue.open_read(self.directory)
+
+    def _look_again(self) -> bool:
+        """Open the copy that has taken the place of the one that is open; whether there is one."""
+        if self._copied is None or self._rescued or _which(self.directory / schema.FILE) in (None, self._copied):
+            return False
+        self._db.close()
+        self._db = self._open()
+        self._forget()
+        return True
+
+    def _forget(self) -> None:
+        self._version, self._seen = None, 0
+        self.records, self.segments, self.layouts, self._texts, self.columns = {}, {}, {}, {}, ()
 
     def _attempt(self, job: Callable[[sqlite3.Connection], T]) -> T:
         db, file = self._db, self.directory / schema.FILE
@@ -171,8 +202,8 @@ class Archive:
         if not first:
             self._db.close()
         self._db, lost = rescue.rescue(self.directory, error)
-        self._rescued, self._version, self._seen = True, None, 0
-        self.records, self.segments, self.layouts, self._texts, self.columns = {}, {}, {}, {}, ()
+        self._rescued = True
+        self._forget()
         self._lost = f"SQLite says {str(error)!r}; {lost}"
 
     def _refresh(self, db: sqlite3.Connection) -> None:

@@ -30,6 +30,8 @@ def open_read(directory: Path) -> sqlite3.Connection:
     if not path.is_file():
         what = "is not a directory" if directory.exists() and not directory.is_dir() else f"holds no {schema.FILE}"
         raise RunError(f"path = {str(directory)!r}: {what}; give the directory of a run")
+    if is_copy(path):
+        return _connect(path, "immutable=1")
     db = _connect(path, "mode=ro")
     try:
         db.execute("SELECT count(*) FROM sqlite_master")
@@ -58,6 +60,19 @@ def open_read(directory: Path) -> sqlite3.Connection:
         finally:
             source.close()
     return target
+
+
+def is_copy(path: Path) -> bool:
+    """Whether a run's file is a whole copy, which nobody changes: another takes its place (see `network`).
+
+    A file that is written in place says in its header that it has a write-ahead log.
+    """
+    try:
+        with path.open("rb") as file:
+            head = file.read(20)
+    except OSError:
+        return False
+    return head[18:20] == b"\x01\x01" and not path.with_name(f"{path.name}-wal").exists()
 
 
 def _connect(path: Path, mode: str) -> sqlite3.Connection:

@@ -15,7 +15,6 @@ from equipoise import _check, _viewer
 from equipoise.finding import Finding
 from equipoise.monitor.store import pyramid, reading, rescue, schema
 from equipoise.monitor.store.archive import Archive, Record
-from equipoise.monitor.store.column_selection import choose
 from equipoise.monitor.store.follow import Follower
 from equipoise.monitor.store.layout import LOG, SCHEDULE, Column, Quantity, TensorInfo
 from equipoise.monitor.store.schema import FOREVER, checked_path
@@ -280,7 +279,7 @@ class Run:
             fine = _check.whole("fine", fine, low=1)
 
         def job(db: sqlite3.Connection) -> Table:
-            segments, wanted = choose(self._archive, columns, kind)
+            segments, wanted = reading.choose(self._archive, columns, kind)
             ends = {s: min(last, self._archive.cutoff(s.session)) for s in segments}
             rows = sum(reading.count_rows(db, s, start, ends[s]) for s in segments)
             level = reading.level_for(rows, points, fine)

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from equipoise.finding import Finding
-from equipoise.monitor.store import pyramid, schema
+from equipoise.monitor.store import network, pyramid, schema
 from equipoise.monitor.store.layout import Layout
 from equipoise.monitor.store.schema import RunError, checksum
 
@@ -72,16 +72,20 @@ class RunFileWriter:
     def __init__(self, directory: Path, resume: bool | int) -> None:
         self._directory = directory
         directory.mkdir(parents=True, exist_ok=True)
-        held = schema.lock(directory)
+        self._copies = network.Copies(directory) if network.needs_copy(directory) else None
+        self._place = directory if self._copies is None else self._copies.local
+        held = schema.lock(self._place)
         if held is None:
             raise RunError(
                 f"{directory}: is being written{_by_whom(directory)}; close that writer, or choose another directory"
             )
         self._lock = held
         try:
-            self._db = self._open(directory / schema.FILE, resume)
+            self._db = self._open(self._place / schema.FILE, resume, directory)
         except BaseException:
             held.close()
+            if self._copies is not None:
+                self._copies.close(whole=False)
             raise
         self._segments: dict[str, _Segment] = {}
         self._layouts: dict[str, tuple[list[int], Layout]] = {}
@@ -102,7 +106,7 @@ class RunFileWriter:
             self._record, self._row = (n or 0 for n in highest)
             earlier = self._db.execute("SELECT max(life) FROM lives").fetchone()[0] or 0
             (self.before,) = self._db.execute("SELECT time FROM rows ORDER BY id DESC LIMIT 1").fetchone() or (0.0,)
-            self._inode = os.stat(directory / schema.FILE).st_ino
+            self._inode = os.stat(self._place / schema.FILE).st_ino
             self.session = self._new_session(earlier + 1, None if isinstance(resume, bool) else resume)
             self.commit()
         except sqlite3.DatabaseError as error:
@@ -115,14 +119,14 @@ class RunFileWriter:
             raise
 
     @staticmethod
-    def _open(path: Path, resume: bool | int) -> sqlite3.Connection:
+    def _open(path: Path, resume: bool | int, home: Path) -> sqlite3.Connection:
         there = path.exists() and path.stat().st_size > 0
         try:
             db = schema.connect(path)
         except sqlite3.OperationalError:
             raise
         except sqlite3.DatabaseError as error:
-            raise RunError(_damaged(path.parent, error)) from None
+            raise RunError(_damaged(home, error)) from None
         try:
             # A process that was killed while it made the run leaves a file without tables: as good as none.
             if not there or db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0] == 0:
@@ -133,14 +137,14 @@ class RunFileWriter:
                 if resume is False:
                     last = db.execute("SELECT max(step) FROM rows").fetchone()[0]
                     raise RunError(
-                        f"{path.parent}: already holds a run (last step {last}); pass resume=True to append to it, "
+                        f"{home}: already holds a run (last step {last}); pass resume=True to append to it, "
                         "or choose another directory"
                     )
         except sqlite3.DatabaseError as error:
             db.close()
             if isinstance(error, sqlite3.OperationalError):
                 raise
-            raise RunError(_damaged(path.parent, error)) from None
+            raise RunError(_damaged(home, error)) from None
         except BaseException:
             db.close()
             raise
@@ -212,13 +216,18 @@ class RunFileWriter:
         """What went wrong so far; stored with the next commit."""
         self.session.dropped, self.session.failure = dropped - self._dropped_before, failure
 
-    def commit(self) -> None:
-        """Store all that is staged, or raise and keep it staged."""
+    def commit(self, publish: bool = False) -> None:
+        """Store all that is staged, or raise and keep it staged.
+
+        Args:
+            publish: copy it at once, where the run is on a network.
+        """
         now = time.time()
         if now - self._looked > BEAT:
             self._looked = now
             self._still_there()
-        self.session.heartbeat = now
+        publish = self._copies is not None and (publish or self._copies.due())
+        self.session.heartbeat = now + (self._copies.ahead if self._copies is not None else 0.0)
         db = self._db
         try:
             db.execute("BEGIN IMMEDIATE")
@@ -247,11 +256,13 @@ class RunFileWriter:
         self._stored += len(self._rows)
         self._forget()
         self.committed = time.monotonic()
+        if publish and self._copies is not None:
+            self._copies.publish(db)
 
     def _still_there(self) -> None:
         """SQLite goes on writing into a file that was removed, and nobody would ever find it."""
         try:
-            inode = os.stat(self._directory / schema.FILE).st_ino
+            inode = os.stat(self._place / schema.FILE).st_ino
         except FileNotFoundError:
             raise FileGoneError(f"{schema.FILE} was removed") from None
         if inode != self._inode:
@@ -282,15 +293,23 @@ class RunFileWriter:
         """Say how it ended, and let go of the file; raises if that cannot be stored."""
         self.session.status = status
         self._looked = 0.0
+        whole = False
         try:
-            self.commit()
+            self.commit(publish=True)
+            whole = True
             self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        except (OSError, sqlite3.Error) as error:
+            if self._copies is None:
+                raise
+            raise OSError(f"{error}; {self._copies.local} has the run") from error
         finally:
-            self._leave()
+            self._leave(whole)
 
-    def _leave(self) -> None:
+    def _leave(self, whole: bool = False) -> None:
         self._db.close()
         self._lock.close()
+        if self._copies is not None:
+            self._copies.close(whole)
 
 
 def trouble(where: str, dropped: int, failure: str) -> list[Finding]:

@@ -61,7 +61,7 @@ class Worker:
         self._wake = threading.Condition()
         self._queue: list[Callable[[RunFileWriter], object]] = []
         self._bytes = self._put = self._done = self._failed = 0
-        self._hurry = self._stalled = self._closing = False
+        self._hurry = self._stalled = self._closing = self._publish = False
         self._status = "finished"
         self._sources: list[Callable[[], object]] = []
         self.seconds = 0.0
@@ -98,7 +98,7 @@ class Worker:
     def flush(self, timeout: float) -> bool:
         """Wait until all that was put is stored; not longer than until storing it has failed."""
         with self._wake:
-            wanted = self._put
+            wanted, self._publish = self._put, True
             self._now()
             self._wake.wait_for(lambda: max(self._done, self._failed) >= wanted, timeout)
             return self._done >= wanted
@@ -137,11 +137,12 @@ class Worker:
         while not closing:
             with self._wake:
                 self._wake.wait_for(lambda: self._hurry or self._closing, INTERVAL)
-                closing = self._closing
+                closing, publish = self._closing, self._publish
+                self._publish = False
             done = self._empty(file)
             for source in self._sources:
                 self._do(source)
-            self._store(file, done + self._empty(file), closing)
+            self._store(file, done + self._empty(file), closing, publish)
             self.seconds = time.thread_time()
 
     def _empty(self, file: RunFileWriter) -> int:
@@ -161,14 +162,14 @@ class Worker:
             log.exception("%s", self._trouble.where)
             self._trouble.fail(error)
 
-    def _store(self, file: RunFileWriter, jobs: int, closing: bool) -> None:
+    def _store(self, file: RunFileWriter, jobs: int, closing: bool, publish: bool) -> None:
         """Commit; on failure keep rows for another try while they fit into the buffer."""
         file.note(self._trouble.dropped, self._trouble.failure)
         try:
             if closing:
                 file.close(self._status)
-            elif jobs or file.staged_bytes or time.monotonic() - file.committed > BEAT:
-                file.commit()
+            elif publish or jobs or file.staged_bytes or time.monotonic() - file.committed > BEAT:
+                file.commit(publish)
         except (OSError, sqlite3.Error) as error:
             self._trouble.fail(error)
             gone = file.give_up_stored() if isinstance(error, FileGoneError) else 0
