@@ -1,9 +1,10 @@
 """What rotational twins cost or gain on the lab's workloads, at the settings that were best for the plain optimizer.
 
-    python benchmarks/rotation.py choosing [--limit 3]    # train what is missing, cheapest first
+    python benchmarks/rotation.py choosing [--limit 3] [--seeds 0 1]    # train what is missing, cheapest first
     python benchmarks/rotation.py --write docs/rotation.md
 
-The plain optimizer's outcome is the stored one of the sweep, of the same seed. Trials are stored in `rotation.jsonl`.
+The plain optimizer's outcome is the stored one of the sweep for seed 0, which its setting was chosen on; others are
+trained here. Trials are stored in `rotation.jsonl`.
 """
 
 from __future__ import annotations
@@ -39,6 +40,23 @@ VARIANTS: dict[str, dict[str, Any]] = {
 }
 """Options of the twin; "all matrices" is the class alone changed, so that embeddings and output layers turn, too."""
 
+LADDER = {"step, lr / 2": 0.5, "step, lr × 2": 2.0}
+"""The twin by its own step at other lrs."""
+
+ONLY_WARM = "step, no warmup"
+"""The twin by its own step, without the warmup that the plain optimizer was best with."""
+
+PLAIN = "plain"
+"""The plain optimizer itself, where it is trained with other seeds than the sweep's."""
+
+EITHER = "step or equilibrium"
+"""The one with the lower validation loss: all the tuning that the twin is given here."""
+
+EVERY = (*VARIANTS, *LADDER, ONLY_WARM, PLAIN)
+
+HALVES = ("choosing", "held-out")
+SEEDS = range(4)
+
 CHEAP = sorted(WORKLOADS, key=lambda name: WORKLOADS[name].seconds)
 """Workloads, those that train fastest first."""
 
@@ -47,7 +65,7 @@ CLASSES = {"adamw": "rotational_adamw", "sgdm": "rotational_sgdm", "lion": "rota
 
 @dataclass(frozen=True)
 class Pair:
-    """A plain optimizer's best known outcome on a workload, and a variant of the same trial."""
+    """A plain optimizer's best known setting on a workload, and a variant of the same trial."""
 
     workload: str
     variant: str
@@ -55,21 +73,31 @@ class Pair:
     trial: Trial
 
 
-def pairs(half: str) -> Iterator[Pair]:
-    """All of a half; equilibria need a weight decay."""
+def pairs(half: str, seed: int = 0) -> Iterator[Pair]:
+    """All of a half with a seed."""
     for name, known in read_all().items():
         if name not in WORKLOADS or WORKLOADS[name].half != half:  # twins of workloads are stored, too
             continue
         best = min((o for o in known.values() if o.status == "finished"), key=lambda o: o.validation)
-        for variant, options in VARIANTS.items():
-            trial, angle = best.trial, options.get("angle")
-            # An equilibrium needs decay, and a forecast of SGD its gradients.
-            if (trial.weight_decay == 0 and angle in (None, "equilibrium")) or (
-                trial.optimizer == "sgdm" and angle == "forecast"
-            ):
-                continue
-            changed = {"optimizer_options.twin": options} if options else {"optimizer": CLASSES[trial.optimizer]}
-            yield Pair(name, variant, best, trial.vary(changed))
+        for variant, changes in variants(best.trial).items():
+            if seed or variant != PLAIN:
+                yield Pair(name, variant, best, best.trial.vary(changes | {"seed": seed}))
+
+
+def variants(plain: Trial) -> dict[str, dict[str, Any]]:
+    """What each variant changes of a plain optimizer's trial."""
+    found: dict[str, dict[str, Any]] = {PLAIN: {}}
+    for variant, options in VARIANTS.items():
+        angle = options.get("angle")
+        # An equilibrium needs decay, and a forecast of SGD its gradients.
+        if (plain.weight_decay == 0 and angle in (None, "equilibrium")) or (
+            plain.optimizer == "sgdm" and angle == "forecast"
+        ):
+            continue
+        found[variant] = {"optimizer_options.twin": options} if options else {"optimizer": CLASSES[plain.optimizer]}
+    step = {"optimizer_options.twin": VARIANTS["step"]}
+    found |= {variant: step | {"lr": plain.lr * factor} for variant, factor in LADDER.items()}
+    return found | ({ONLY_WARM: step | {"warmup": 0}} if plain.warmup else {})
 
 
 def read() -> dict[str, dict[str, Any]]:
@@ -78,15 +106,14 @@ def read() -> dict[str, dict[str, Any]]:
     return {one["key"]: one for one in map(json.loads, lines)}
 
 
-def train(half: str, limit: int | None, only: list[str], variants: list[str]) -> None:
-    """Train what is missing, cheapest workload first and variants in their order."""
+def train(half: str, limit: int | None, only: list[str], wanted: list[str], seeds: list[int]) -> None:
+    """Train what is missing: variants in their order, seeds, cheapest workload first."""
     torch.set_num_threads(1)
     done = read()
-    ahead = [p for p in pairs(half) if p.trial.key not in done and (not only or p.workload in only)]
-    ahead = [p for p in ahead if not variants or p.variant in variants]
+    ahead = [p for seed in seeds for p in pairs(half, seed) if p.trial.key not in done]
+    ahead = [p for p in ahead if (not only or p.workload in only) and p.variant in (wanted or VARIANTS)]
     loaded: dict[str, Data] = {}
-    order = list(VARIANTS)
-    for pair in sorted(ahead, key=lambda p: (order.index(p.variant) // 2, CHEAP.index(p.workload)))[:limit]:
+    for pair in sorted(ahead, key=lambda p: (EVERY.index(p.variant), p.trial.seed, CHEAP.index(p.workload)))[:limit]:
         with tempfile.TemporaryDirectory() as place:
             result = run_trial(pair.trial, Path(place), loaded)
             shutil.rmtree(place, ignore_errors=True)
@@ -95,39 +122,63 @@ def train(half: str, limit: int | None, only: list[str], variants: list[str]) ->
             continue
         kept = {k: float(f"{v:.6g}") for k, v in result.metrics.items() if k.endswith("_loss")}
         line = {"key": pair.trial.key, "workload": pair.workload, "variant": pair.variant, "status": result.status}
-        done[pair.trial.key] = line | {"metrics": kept, "date": result.date, "seconds": round(result.seconds, 1)}
+        line |= {"metrics": kept, "date": result.date, "seconds": round(result.seconds, 1)}
+        done = read() | {pair.trial.key: line}  # another process may have stored some
         STORED.write_text("".join(json.dumps(one) + "\n" for _, one in sorted(done.items())), encoding="utf-8")
-        print(pair.workload, pair.variant, excess(pair, done), flush=True)
+        print(pair.workload, pair.variant, pair.trial.seed, excess(pair, done), flush=True)
 
 
 def excess(pair: Pair, done: dict[str, dict[str, Any]]) -> float | None:
-    """How far the variant's test loss is above the plain optimizer's, in percent; None if it was not trained."""
+    """How far the variant's test loss is above the plain optimizer's, in percent; None if one was not trained."""
     one = done.get(pair.trial.key)
-    if one is None:
+    plain = pair.plain.test
+    if pair.trial.seed:
+        other = done.get(pair.plain.trial.vary({"seed": pair.trial.seed}).key)
+        plain = None if other is None else other["metrics"]["test_loss"]
+    if one is None or plain is None:
         return None
     if one["status"] == "diverged":
         return float("inf")
-    return 100 * (one["metrics"]["test_loss"] / pair.plain.test - 1)
+    return 100 * (one["metrics"]["test_loss"] / plain - 1)
 
 
 def table() -> str:
     """Both halves as Markdown."""
-    done, lines = read(), [f"| workload | half | plain | {' | '.join(VARIANTS)} |", "|---" * (3 + len(VARIANTS)) + "|"]
-    for half in ("choosing", "held-out"):
-        rows: dict[str, dict[str, float | None]] = {}
-        plain = {}
-        for pair in pairs(half):
-            rows.setdefault(pair.workload, {})[pair.variant] = excess(pair, done)
-            plain[pair.workload] = pair.plain.test
-        for name, row in rows.items():
-            if all(value is None for value in row.values()):
-                continue
-            cells = [_percent(row.get(variant)) for variant in VARIANTS]
+    columns = (*VARIANTS, EITHER)
+    lines = [f"| workload | half | plain | {' | '.join(columns)} |", "|---" * (3 + len(columns)) + "|"]
+    for half in HALVES:
+        found, plain = outcomes(half)
+        for name, row in found.items():
+            cells = [_cell(row.get(column, [])) for column in columns]
             lines.append(f"| {name} | {half} | {plain[name]:.4f} | {' | '.join(cells)} |")
-        found = [[v for row in rows.values() if (v := row.get(variant)) is not None] for variant in VARIANTS]
-        cells = [f"{_percent(statistics.median(some))} ({len(some)})" if some else "·" for some in found]
+        of = [[statistics.mean(row[column]) for row in found.values() if column in row] for column in columns]
+        cells = [f"{_percent(statistics.median(some))} ({len(some)})" if some else "·" for some in of]
         lines.append(f"| median | {half} |  | {' | '.join(cells)} |")
     return "\n".join(lines)
+
+
+def outcomes(half: str) -> tuple[dict[str, dict[str, list[float]]], dict[str, float]]:
+    """By workload and variant the excess with each seed, and the plain optimizer's test loss."""
+    done, plain = read(), dict[str, float]()
+    found: dict[str, dict[str, list[float]]] = {}
+    either: dict[str, list[tuple[float, float]]] = {}
+    for pair in (p for seed in SEEDS for p in pairs(half, seed)):
+        plain[pair.workload] = pair.plain.test
+        value = excess(pair, done)
+        if value is not None:
+            found.setdefault(pair.workload, {}).setdefault(pair.variant, []).append(value)
+            if pair.trial.seed == 0 and pair.variant in ("step", "equilibrium"):
+                validation = done[pair.trial.key]["metrics"].get("validation_loss", float("inf"))
+                either.setdefault(pair.workload, []).append((validation, value))
+    for name, some in either.items():
+        found[name][EITHER] = [min(some)[1]]
+    return found, plain
+
+
+def _cell(values: list[float]) -> str:
+    if len(values) < 2:
+        return _percent(values[0] if values else None)
+    return f"{_percent(statistics.mean(values))} (seeds: {', '.join(map(_percent, values))})"
 
 
 def _percent(value: float | None) -> str:
@@ -137,14 +188,15 @@ def _percent(value: float | None) -> str:
 def main() -> None:
     """Train, or write the table."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("half", nargs="?", choices=("choosing", "held-out"))
+    parser.add_argument("half", nargs="?", choices=HALVES)
     parser.add_argument("--limit", type=int)
     parser.add_argument("--only", nargs="*", default=[])
-    parser.add_argument("--variants", nargs="*", default=[], choices=VARIANTS)
+    parser.add_argument("--variants", nargs="*", default=[], choices=EVERY)
+    parser.add_argument("--seeds", nargs="*", type=int, default=[0])
     parser.add_argument("--write", type=Path)
     given = parser.parse_args()
     if given.half:
-        train(given.half, given.limit, given.only, given.variants)
+        train(given.half, given.limit, given.only, given.variants, given.seeds)
     if given.write:
         text = given.write.read_text(encoding="utf-8")
         start, rest = text.split(BEGIN)[0], text.split(END)[1]

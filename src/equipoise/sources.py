@@ -212,6 +212,13 @@ _LISTED = (
         _arxiv("2602.06797"),
     ),
     Source(
+        "li2020",
+        "An Exponential Learning Rate Schedule for Deep Learning",
+        "Zhiyuan Li, Sanjeev Arora",
+        2020,
+        _arxiv("1910.07454"),
+    ),
+    Source(
         "tian2025",
         "WSM: Decay-Free Learning Rate Schedule via Checkpoint Merging for LLM Pre-training",
         "Changxin Tian, Jiapeng Wang, Qian Zhao, Kunlong Chen, Jia Liu, Ziqi Liu, Jiaxin Mao, Wayne Xin Zhao, "

@@ -182,13 +182,40 @@ def clipped_sgdm(w: Array, grads: Array, *, lr: float, momentum: float, weight_d
     return w
 
 
+def polar(m: Array) -> Array:
+    left, _, right = np.linalg.svd(m, full_matrices=False)
+    return left @ right
+
+
 def normuon(w: Array, grads: Array, *, lr: float, momentum: float, weight_decay: float, beta2: float) -> Array:
     m, v = np.zeros_like(w), np.zeros((len(w), 1))
     for g in grads:
         m = momentum * m + (1 - momentum) * g
-        left, _, right = np.linalg.svd(m, full_matrices=False)
-        o = left @ right
+        o = polar(m)
         v = beta2 * v + (1 - beta2) * np.mean(o**2, axis=1, keepdims=True)
         o = o / (np.sqrt(v) + 1e-8)
         w = w - lr * weight_decay * w - 0.2 * lr * np.sqrt(w.size) / np.linalg.norm(o) * o
+    return w
+
+
+def floor_muon(w: Array, grads: Array, *, lr: float, momentum: float, weight_decay: float, floor: float,
+               rows: bool = False) -> Array:  # fmt: skip
+    m, axes = np.zeros_like(w), 1 if rows else None
+    for g in grads:
+        m = momentum * m + (1 - momentum) * g
+        u = polar(m)
+        ratio = np.sqrt(np.sum(u**2, axis=axes, keepdims=True) / np.sum(w**2, axis=axes, keepdims=True))
+        w = w - lr * weight_decay * w - lr * np.where(ratio < floor, u * floor / ratio, u)
+    return w
+
+
+def brake_muon(w: Array, grads: Array, *, lr: float, momentum: float, weight_decay: float, outward: float,
+               inward: float) -> Array:  # fmt: skip
+    m = np.zeros_like(w)
+    for g in grads:
+        m = momentum * m + (1 - momentum) * g
+        w = w - lr * weight_decay * w
+        before, moved = np.linalg.norm(w), w - lr * polar(m)
+        after = np.linalg.norm(moved)
+        w = moved / after * (before + (outward if after > before else inward) * (after - before))
     return w

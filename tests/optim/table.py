@@ -90,6 +90,8 @@ MATRIX = [
     Row("HyperballMuon", optim.HyperballMuon, {"lr": 0.02, "adam": {"lr": 0.02}}),
     Row("Muon", optim.Muon, {"lr": 0.02, "adam": {"lr": 0.02}}),
     Row("NorMuon", optim.NorMuon, {"lr": 0.02, "adam": {"lr": 0.02}}),
+    Row("FloorMuon", optim.FloorMuon, {"lr": 0.02, "floor": 5.0, "adam": {"lr": 0.02}}),
+    Row("BrakeMuon", optim.BrakeMuon, {"lr": 0.02, "weight_decay": 0.1, "adam": {"lr": 0.02}}),
     Row("Muon cautious", optim.Muon, {"lr": 0.02, "decay": "cautious", "nesterov": False, "adam": {"lr": 0.02}}),
     Row("SteepestDescent", optim.SteepestDescent, {"lr": 0.02, "momentum": 0.8, "weight_decay": 0.1}),
     Row("SteepestDescent sharpness", optim.SteepestDescent, {"sharpness": 50.0}),

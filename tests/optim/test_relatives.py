@@ -51,6 +51,63 @@ def test_normuon_is_its_papers_algorithm() -> None:
     np.testing.assert_allclose(run(make, start, grads, **options).numpy(), expected, rtol=1e-7, atol=1e-9)
 
 
+MUONS: dict[str, tuple[Any, Any, dict[str, Any], dict[str, Any]]] = {
+    "floor": (optim.FloorMuon, references.floor_muon, {"floor": 0.9}, {}),
+    "floor, rows": (optim.FloorMuon, references.floor_muon, {"floor": 0.9, "rows": True}, {"granularity": "neuron"}),
+    "no floor": (optim.FloorMuon, references.floor_muon, {"floor": 0.0}, {}),
+    "brake": (optim.BrakeMuon, references.brake_muon, {"outward": 0.3, "inward": 0.6}, {}),
+    "no brake": (optim.BrakeMuon, references.brake_muon, {"outward": 1.0, "inward": 1.0}, {}),
+    "full brake": (optim.BrakeMuon, references.brake_muon, {"outward": 0.0, "inward": 0.0}, {}),
+}
+
+
+@pytest.mark.parametrize("name", MUONS)
+@pytest.mark.parametrize("shape", [(6, 10), (10, 6)])
+def test_muons_with_a_floor_or_a_brake_are_their_algorithms(name: str, shape: tuple[int, int]) -> None:
+    make, reference, own, more = MUONS[name]
+    start, grads = data(shape, steps=40)
+    start = start / 2  # short enough that some steps are above the floor, and long enough that some are not
+    grads[20:] = -start + 0.1 * grads[20:]  # at first outward, then inward
+    options: dict[str, Any] = {"lr": 0.1, "momentum": 0.8, "weight_decay": 0.1}
+    expected = reference(start.numpy(), grads.numpy(), **options, **own)
+
+    def build(params: Any, **options: Any) -> torch.optim.Optimizer:
+        group = {"params": params, "muon": True}
+        return make([group], polar={"method": "svd"}, scale="none", nesterov=False, **options, **more)
+
+    options |= {key: value for key, value in own.items() if key != "rows"}
+    np.testing.assert_allclose(run(build, start, grads, **options).numpy(), expected, rtol=1e-7, atol=1e-9)
+    if name.startswith("no "):
+        muon = run(
+            lambda params, **o: optim.Muon([{"params": params, "muon": True}], polar={"method": "svd"}, **o),
+            start, grads, scale="none", nesterov=False, lr=0.1, momentum=0.8, weight_decay=0.1,
+        )  # fmt: skip
+        np.testing.assert_allclose(muon.numpy(), expected, rtol=1e-7, atol=1e-9)
+
+
+@pytest.mark.parametrize("move", [optim.Floor(), optim.Brake()])
+def test_floor_and_brake_compile_with_other_rules(move: optim.Move) -> None:
+    start, grads = data((64, 64), steps=5)
+    rule = optim.AdamW([torch.nn.Parameter(torch.ones(2))]).rule
+    options = optim.AdamW([torch.nn.Parameter(torch.ones(2))]).defaults | {"lr": 0.1}
+    options |= {"floor": 3.0} if isinstance(move, optim.Floor) else {}
+
+    def make(params: Any, **more: Any) -> optim.RuleOptimizer:
+        return optim.RuleOptimizer(params, options | more, rule=rule, move=move)
+
+    eager, compiled = (run(make, start, grads, compile=c) for c in (False, True))
+    torch.testing.assert_close(eager, compiled, rtol=1e-9, atol=1e-9)
+    assert not torch.allclose(eager, run(optim.AdamW, start, grads, lr=0.1, weight_decay=options["weight_decay"]))
+
+
+@pytest.mark.parametrize(("make", "name", "value"), [
+    (optim.FloorMuon, "floor", -1.0), (optim.BrakeMuon, "outward", 1.5), (optim.BrakeMuon, "inward", -0.5),
+])  # fmt: skip
+def test_floor_and_brake_are_checked(make: Any, name: str, value: float) -> None:
+    with pytest.raises(ValueError, match=f"{name} = {value}: must be"):
+        make([torch.nn.Parameter(torch.eye(2))], **{name: value})
+
+
 def test_lambs_step_is_lr_of_the_norm_whatever_the_decay() -> None:
     start, grads = data(steps=1)
     for decay in (0.0, 0.1, 10.0):
@@ -58,7 +115,7 @@ def test_lambs_step_is_lr_of_the_norm_whatever_the_decay() -> None:
         assert float(moved.norm() / start.norm()) == pytest.approx(0.03)
 
 
-@pytest.mark.parametrize("make", [optim.LAMB, optim.LARS])
+@pytest.mark.parametrize("make", [optim.LAMB, optim.LARS, optim.FloorMuon, optim.BrakeMuon])
 def test_zeros_take_a_plain_step(make: Any) -> None:
     _, grads = data()
     zeros = torch.zeros(6, 10, dtype=torch.float64)

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -153,3 +154,69 @@ def test_a_million_steps_there_and_back() -> None:
 def test_bad_arguments_are_named(call: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         call()
+
+
+def trained(w: torch.Tensor, lr: Any, wd: Any, steps: int, **options: Any) -> torch.Tensor:
+    """SGD on a loss that does not depend on the scale of w."""
+    aim = torch.linspace(-1, 2, len(w), dtype=torch.float64)
+    p = torch.nn.Parameter(w.clone())
+    optimizer = torch.optim.SGD([p], lr=1.0, **options)
+    for t in range(steps):
+        optimizer.param_groups[0] |= {"lr": float(lr[t]), "weight_decay": float(wd[t])}
+        optimizer.zero_grad()
+        ((p / p.norm() - aim) ** 3).sum().backward()
+        optimizer.step()
+    return p.detach()
+
+
+START = torch.tensor([1.0, -0.5, 0.3, 2.0, -1.0], dtype=torch.float64)
+
+
+def test_a_growing_lr_does_what_weight_decay_does() -> None:
+    rng, steps = np.random.default_rng(0), 200
+    lr, wd = rng.uniform(5e-4, 2e-3, steps), rng.uniform(0, 20, steps)  # beyond, steps are unstable
+    decayed = trained(START, lr, wd, steps)
+    grown = sch.growing_lr(lr, weight_decay=wd)
+    alone = trained(START, grown.values(), np.zeros(steps), steps)
+    np.testing.assert_allclose((decayed / decayed.norm()).numpy(), (alone / alone.norm()).numpy(), rtol=1e-9)
+    left = math.prod(1 - lr * wd)
+    assert float(decayed.norm() / alone.norm()) == pytest.approx(left, rel=1e-9)
+    assert left < 0.2
+    assert float((decayed / decayed.norm() - START / START.norm()).norm()) > 0.1
+
+
+def test_a_growing_lr_with_momentum() -> None:
+    """Exact from a momentum that fits the start, and near it from zero, as the theorem says."""
+    steps, lr, wd, mu = 150, 0.02, 0.3, 0.8
+    decayed = trained(START, [lr] * steps, [wd] * steps, steps, momentum=mu)
+    grown = sch.growing_lr(lr, weight_decay=wd, steps=steps, momentum=mu).values()
+    assert np.allclose(grown[1:] / grown[:-1], grown[1] / grown[0])
+    root = (grown[0] / grown[1]) ** 0.5
+
+    p = torch.nn.Parameter(START.clone())
+    optimizer = torch.optim.SGD([p], lr=1.0, momentum=mu)
+    optimizer.state[p]["momentum_buffer"] = -(1 - root) / (root * lr) * START
+    aim = torch.linspace(-1, 2, len(START), dtype=torch.float64)
+    for rate in grown:
+        optimizer.param_groups[0]["lr"] = float(rate)
+        optimizer.zero_grad()
+        ((p / p.norm() - aim) ** 3).sum().backward()
+        optimizer.step()
+    alone = p.detach()
+    np.testing.assert_allclose((decayed / decayed.norm()).numpy(), (alone / alone.norm()).numpy(), rtol=1e-9)
+    assert float(decayed.norm() / alone.norm()) == pytest.approx(root**steps, rel=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"lr": 0.1, "weight_decay": 0.1}, "steps = None"),
+        ({"lr": 0.1, "weight_decay": 10.0, "steps": 3}, "must be < 1"),
+        ({"lr": [0.1, 0.2], "weight_decay": 0.1, "momentum": 0.9}, "must be constant"),
+        ({"lr": 0.1, "weight_decay": 0.1, "momentum": 0.9, "steps": 3}, "must be at most"),
+        ({"lr": 0.5, "weight_decay": 1.9, "steps": 900}, "steps = 900: must be fewer"),
+    ],
+)
+def test_what_cannot_grow_is_refused(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        sch.growing_lr(**arguments)

@@ -8,8 +8,18 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
-from equipoise.theory import design_lr, design_lr_tied, design_weight_decay, memory, travel_bound, unroll
+from equipoise.theory import (
+    design_average,
+    design_lr,
+    design_lr_tied,
+    design_weight_decay,
+    ema_weights,
+    memory,
+    travel_bound,
+    unroll,
+)
 
 T = 1000
 
@@ -189,3 +199,84 @@ def test_unrolled_weights_are_the_recursion() -> None:
 def test_bad_input_is_named(call, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         call()
+
+
+@pytest.mark.parametrize("beta", [0.0, 0.9])
+@pytest.mark.parametrize("steps", [50, 25_000])
+def test_contributions_to_an_average_are_those_of_the_recursion(beta: float, steps: int) -> None:
+    """By the recursion itself with one update of 1 at a time, or, in a long run, by some of them."""
+    rng = np.random.default_rng(3)
+    lr, wd, b = rng.uniform(1e-3, 0.1, steps), rng.uniform(0, 0.5, steps), rng.uniform(0, 1, steps)
+    b *= 0.9 / b.sum()
+    got = memory(lr=lr, weight_decay=wd, momentum=beta, average=b)
+
+    def averaged(j: int | None) -> float:
+        w, m, total = float(j is None), 0.0, 0.1 * (j is None)
+        for t in range(steps):
+            m = beta * m + (1 - beta) * (t == j)
+            w = (1 - lr[t] * wd[t]) * w - lr[t] * m
+            total += b[t] * w
+        return total
+
+    for j in (0, 1, steps // 2, steps - 1):
+        assert got.weights[j] == pytest.approx(-averaged(j), rel=1e-10)
+    assert got.init_share == pytest.approx(averaged(None), rel=1e-10)
+
+
+def test_the_last_weights_alone_are_an_average() -> None:
+    lr, wd = schedules(4)
+    last = np.zeros(T)
+    last[-1] = 1
+    one, other = memory(lr=lr, weight_decay=wd), memory(lr=lr, weight_decay=wd, average=last)
+    np.testing.assert_allclose(other.weights, one.weights, rtol=1e-12)
+    assert other.init_share == pytest.approx(one.init_share, rel=1e-12)
+
+
+def test_ema_weights_are_those_of_torchs_average() -> None:
+    """torch's AveragedModel with its EMA, fed with weights of which one is 1."""
+    for j in range(6):
+        layer = torch.nn.Linear(1, 1, bias=False).double()
+        update = get_ema_multi_avg_fn(0.8)
+        average = AveragedModel(layer, multi_avg_fn=update)
+        for t in range(6):
+            with torch.no_grad():
+                layer.weight.fill_(float(t == j))
+            average.update_parameters(layer)
+        assert ema_weights(6, beta=0.8)[j] == pytest.approx(average.module.get_parameter("weight").item(), rel=1e-12)
+    assert ema_weights(6, beta=0.8).sum() == pytest.approx(1)
+    assert ema_weights(3, beta=0.0).tolist() == [0, 0, 1]
+
+
+@pytest.mark.parametrize("wd", [0.0, 0.3])
+def test_an_average_takes_the_place_of_a_falling_lr(wd: float) -> None:
+    """The average of a run with a constant lr is what a falling one ends at, for the same updates."""
+    rng, steps, eta = np.random.default_rng(5), 200, 0.1
+    u = rng.normal(size=(steps, 3))
+    falling = memory(lr=eta * np.linspace(1, 0.01, steps), weight_decay=wd).weights
+    b = design_average(falling, lr=eta, weight_decay=wd)
+    assert b.min() >= 0
+    got = memory(lr=eta, weight_decay=wd, average=b)
+    np.testing.assert_allclose(got.share, falling / falling.sum(), rtol=1e-9)
+    w, mean = np.ones(3), np.zeros(3)
+    for t in range(steps):
+        w = (1 - eta * wd) * w - eta * u[t]
+        mean += b[t] * w
+    np.testing.assert_allclose(mean, got.init_share - got.weights @ u, rtol=1e-9)
+
+
+def test_an_average_cannot_make_late_steps_count_more() -> None:
+    lr = np.full(4, 0.1)
+    wanted = memory(lr=lr, weight_decay=0.5).weights * [1, 1, 1.2, 1.2]
+    with pytest.raises(ValueError, match=r"rise too fast for an average at step 3: .* must be at most") as told:
+        design_average(wanted, lr=lr, weight_decay=0.5)
+    most = float(str(told.value).split("must be at most ")[1].split(",")[0])
+    wanted[2:] *= most / wanted[2] * (1 - 1e-9)
+    assert design_average(wanted, lr=lr, weight_decay=0.5).min() >= 0
+
+
+@pytest.mark.parametrize(
+    ("average", "message"), [([0.5, 0.6], "sums to 1.1"), ([0.0, 0.0], "average = 0"), ([1.0], "average")]
+)
+def test_averages_that_are_none(average: list[float], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        memory(lr=[0.1, 0.1], weight_decay=0.1, average=average)

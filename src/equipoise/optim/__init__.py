@@ -21,13 +21,15 @@ from equipoise.optim.controlled import (
 from equipoise.optim.engine.base import RuleOptimizer
 from equipoise.optim.following import rotational
 from equipoise.optim.matrix import HyperballMuon, Muon, RotationalMuon, SteepestDescent
+from equipoise.optim.matrix_relatives import BrakeMuon, EvenRows, FloorMuon, NorMuon
+from equipoise.optim.model.averaging import WeightAverage
 from equipoise.optim.model.folding import fold
 from equipoise.optim.model.gains import Gain, Standardized, add_gains, standardize
 from equipoise.optim.model.groups import ParamGroups, param_groups
 from equipoise.optim.model.invariance import Invariance, TensorInvariance, scale_invariance
 from equipoise.optim.moves import Constrain, Decay, Move
 from equipoise.optim.optimizers import SGDM, Adam, AdamW, Lion, NormalizedGD, RMSProp, SignSGDM
-from equipoise.optim.relatives import LAMB, LARS, Clip, ClippedSGDM, EvenRows, LayerRate, NorMuon, Trust
+from equipoise.optim.relatives import LAMB, LARS, Brake, Clip, ClippedSGDM, Floor, LayerRate, Trust
 from equipoise.optim.rules import Rule
 from equipoise.optim.sphere import Hyperball, Rotate
 from equipoise.optim.switch import Switch
@@ -40,11 +42,15 @@ __all__ = [
     "Adam",
     "AdamCPR",
     "AdamW",
+    "Brake",
+    "BrakeMuon",
     "Clip",
     "ClippedSGDM",
     "Constrain",
     "Decay",
     "EvenRows",
+    "Floor",
+    "FloorMuon",
     "Gain",
     "Hyperball",
     "HyperballAdamW",
@@ -74,6 +80,7 @@ __all__ = [
     "Switch",
     "TensorInvariance",
     "Trust",
+    "WeightAverage",
     "add_gains",
     "fold",
     "param_groups",

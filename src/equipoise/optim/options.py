@@ -72,6 +72,9 @@ class GroupOptions(TypedDict):
     warm_start: int | None
     trust: float
     clip: float | None
+    floor: float
+    outward: float
+    inward: float
 
 
 def group_options(group: Mapping[str, Any], **changes: Any) -> GroupOptions:

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from typing import Any, ClassVar, final
 
 import torch
@@ -14,11 +13,9 @@ from torch import Tensor
 
 from equipoise.optim.engine.base import RuleOptimizer
 from equipoise.optim.engine.rate import rate
-from equipoise.optim.engine.tensor_list import TensorList
-from equipoise.optim.matrix import MuonFamily
 from equipoise.optim.moves import Decay, Move, Piece, decay_of, directions, plain_step, step_numbers, turns, varied
 from equipoise.optim.options import PLAIN_ADAM, DecayKind, GroupOptions, Nonfinite, Params, documented, given
-from equipoise.optim.rows import as_rows, reduced, row_dot, row_norm
+from equipoise.optim.rows import as_rows, reduced, row_norm
 from equipoise.optim.rules import AdamRule, Rule, SGDMRule
 from equipoise.optim.sphere import RowMove
 from equipoise.theory import Dynamics
@@ -40,9 +37,7 @@ class Trust(RowMove):
     def numbers(
         self, rule: Rule, t: int, steps: int, group: GroupOptions, shape: tuple[int, ...]
     ) -> dict[str, float] | None:
-        lr, lost = rate(group), decay_of(group)
-        still = isinstance(lr, float) and isinstance(lost, float) and lr == lost == 0.0
-        return None if still else {"lr": lr, "lost": lost}
+        return moving(group, {})
 
     def turn(
         self, ww: Tensor, dw: Tensor, dd: Tensor, columns: tuple[Tensor, ...], numbers: dict[str, Any]
@@ -52,6 +47,82 @@ class Trust(RowMove):
         known = (ww > 0) & (square > 0) & (square < math.inf)
         ratio = torch.where(known, ww.sqrt() * lr / torch.where(known, square, 1.0).sqrt(), 1.0)
         return (ratio,), 1 - ratio * lost, ratio * lr
+
+
+@final
+class Floor(RowMove):
+    """u ← u·max(1, c·‖w‖/‖u‖), then a decayed step: none is shorter than lr·c of the weights.  [modded-nanogpt].
+
+    Per tensor by default, as where it was first used; with granularity "neuron" for each row. Where w or u is zero it
+    is a plain step.
+    """
+
+    columns = ("floor_ratio",)
+    defaults: ClassVar[dict[str, Any]] = {"floor": 0.35, "granularity": "tensor", "rotate": None}
+
+    def dynamics(self, rule: Dynamics, group: GroupOptions) -> Dynamics:
+        return varied(Decay().dynamics(rule, group), known=False)
+
+    def begin(self, w: Tensor, group: GroupOptions) -> tuple[Tensor, ...]:
+        return (torch.ones_like(row_norm(w)),)
+
+    def numbers(
+        self, rule: Rule, t: int, steps: int, group: GroupOptions, shape: tuple[int, ...]
+    ) -> dict[str, float] | None:
+        return moving(group, {"floor": group["floor"]})
+
+    def turn(
+        self, ww: Tensor, dw: Tensor, dd: Tensor, columns: tuple[Tensor, ...], numbers: dict[str, Any]
+    ) -> tuple[tuple[Tensor, ...], Tensor, Tensor]:
+        known = (ww > 0) & (dd > 0) & (dd < math.inf)
+        wanted = ww.sqrt() * numbers["floor"] / torch.where(known, dd, 1.0).sqrt()
+        ratio = torch.where(known, wanted.clamp(1.0, 1e30), 1.0)
+        return (ratio,), torch.ones_like(ratio) * (1 - numbers["lost"]), ratio * numbers["lr"]
+
+
+@final
+class Brake(RowMove):
+    """y = (1−ηλ)w;  x = y − ηu;  w ← x·n/‖x‖ with n = ‖y‖ + s(‖x‖−‖y‖): growth is slowed.  [emerging-optimizers].
+
+    s is `outward` where x is longer than y, else `inward`: with 1 for both it is a plain step, with 0 a step on the
+    sphere. Per tensor by default. Where w is zero it is a plain step.
+    """
+
+    columns = ("row_norm",)
+    defaults: ClassVar[dict[str, Any]] = {"outward": 0.5, "inward": 1.0, "granularity": "tensor", "rotate": None}
+
+    def dynamics(self, rule: Dynamics, group: GroupOptions) -> Dynamics:
+        return varied(Decay().dynamics(rule, group), known=False)
+
+    def begin(self, w: Tensor, group: GroupOptions) -> tuple[Tensor, ...]:
+        return (row_norm(w),)
+
+    def numbers(
+        self, rule: Rule, t: int, steps: int, group: GroupOptions, shape: tuple[int, ...]
+    ) -> dict[str, float] | None:
+        return moving(group, {"outward": group["outward"], "inward": group["inward"]})
+
+    def turn(
+        self, ww: Tensor, dw: Tensor, dd: Tensor, columns: tuple[Tensor, ...], numbers: dict[str, Any]
+    ) -> tuple[tuple[Tensor, ...], Tensor, Tensor]:
+        lr, left = numbers["lr"], 1 - numbers["lost"]
+        before = ww.sqrt() * left
+        # ‖x‖² − ‖y‖² as it is, so that small changes are not lost in the difference of two norms.
+        change = dd * (lr * lr) - dw * (2 * lr * left)
+        after = (before.square() + change).clamp_min(0.0).sqrt()
+        grown = change / (after + before).clamp_min(1e-38)
+        # What would be turned into nothing has no direction left; what is not finite is not less.
+        known = (ww > 0) & (after > 1e-6 * before) & (dd < math.inf)
+        share = torch.where(grown > 0, numbers["outward"], numbers["inward"])
+        ratio = torch.where(known, 1 + (share - 1) * (grown / torch.where(known, after, 1.0)), 1.0)
+        return (after * ratio,), ratio * left, ratio * lr
+
+
+def moving(group: GroupOptions, more: dict[str, float]) -> dict[str, float] | None:
+    """The numbers of a decayed step and some more; None where it moves nothing."""
+    lr, lost = rate(group), decay_of(group)
+    still = isinstance(lr, float) and isinstance(lost, float) and lr == lost == 0.0
+    return None if still else {"lr": lr, "lost": lost} | more
 
 
 def _length(x: Tensor) -> Tensor:
@@ -111,33 +182,6 @@ class Clip(Move):
 
     def __call__(self, pieces: list[Piece], u: Any, *, rule: Rule, t: int, group: GroupOptions) -> None:
         Decay()(pieces, u, rule=rule, t=t, group=group)
-
-
-@final
-class EvenRows(Move):
-    """v ← β2v + (1−β2)·mean of o² of each row;  ô = o/(√v + ε);  w ← (1−ηλ)w − 0.2η·√size·ô/‖ô‖.  [li2025] Alg. 1."""
-
-    defaults: ClassVar[dict[str, Any]] = {"beta2": 0.95, "row_eps": 1e-8}
-    size: ClassVar[float] = 0.2
-    """Root mean square of an update over lr, about Adam's."""
-
-    def dynamics(self, rule: Dynamics, group: GroupOptions) -> Dynamics:
-        return varied(Decay().dynamics(rule, group), scale="adam")  # an update's norm is Muon's of that scale
-
-    def __call__(self, pieces: list[Piece], u: Any, *, rule: Rule, t: int, group: GroupOptions) -> None:
-        beta2 = group["beta2"]
-        made = []
-        for piece, o in zip(pieces, directions(u, len(pieces)), strict=True):
-            stack = o.ndim == 3 and not group["flatten"]
-            rows = o.reshape(-1, o.shape[-1]) if stack else as_rows(o, "neuron")
-            square = row_dot(rows, rows) / rows.shape[1]
-            if getattr(piece.state.get("row_square"), "shape", None) != square.shape:
-                piece.state["row_square"] = torch.zeros_like(square)
-            v = piece.state["row_square"].mul_(beta2).add_(square, alpha=1 - beta2)
-            even = rows / (v.sqrt() + group["row_eps"])
-            norm = row_norm(as_rows(even, "tensor")).reshape(())
-            made.append((even * (self.size * o.numel() ** 0.5 / norm.clamp_min(1e-30))).reshape(o.shape))
-        Decay()(pieces, TensorList(made), rule=rule, t=t, group=group)
 
 
 @final
@@ -271,64 +315,3 @@ class ClippedSGDM(RuleOptimizer):
         nonfinite: Nonfinite = "ignore",
     ):
         super().__init__(params, given(locals()), rule=SGDMRule(), move=Clip())
-
-
-@final
-@documented
-class NorMuon(MuonFamily):
-    """Muon whose rows all have about the same size, by an average of their squares; AdamW for the rest.
-
-    Args:
-        params: as for `Muon`.
-        lr: learning rate η of matrices; the RMS of an update is 0.2η.
-        momentum: β.
-        nesterov: orthogonalise βm + (1−β)g instead of m.
-        weight_decay: λ.
-        beta2: averaging factor of the squares of rows.
-        row_eps: ε beside their roots.
-        polar: as for `Muon`.
-        adam: as for `Muon`.
-        split: as for `Muon`.
-        flatten: as for `Muon`.
-        {shared}
-
-    Reference: [li2025] Alg. 1.
-
-    >>> w = torch.nn.Parameter(torch.eye(4))
-    >>> w.grad = torch.diag(torch.tensor([4.0, 3.0, 2.0, 1.0]))
-    >>> _ = NorMuon([{"params": [w], "muon": True}], lr=0.1, weight_decay=0.0).step()
-    >>> round(float((torch.eye(4) - w.detach()).square().mean().sqrt()), 4)
-    0.02
-    """
-
-    def __init__(
-        self,
-        params: Params,
-        lr: float | Tensor = 3e-3,
-        *,
-        momentum: float = 0.95,
-        nesterov: bool = False,
-        weight_decay: float = 0.1,
-        beta2: float = 0.95,
-        row_eps: float = 1e-8,
-        polar: Mapping[str, Any] | None = None,
-        adam: Mapping[str, Any] | None = None,
-        split: int = 1,
-        flatten: bool = False,
-        decay: DecayKind = "lr",
-        lr_max: float | None = None,
-        l2: float = 0.0,
-        maximize: bool = False,
-        foreach: bool | None = None,
-        compile: bool | None = None,
-        nonfinite: Nonfinite = "ignore",
-    ):
-        super().__init__(params, given(locals()), EvenRows())
-
-    def pair(self, group: GroupOptions) -> tuple[Rule, Move]:
-        """Muon's rule and even rows for groups of matrices, Adam's rule and decay for the others."""
-        rule, move = super().pair(group)
-        return (rule, move) if group["muon"] else (rule, _DECAY)
-
-
-_DECAY = Decay()

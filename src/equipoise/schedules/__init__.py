@@ -6,6 +6,7 @@
 - `Scheduler` drives lr, weight decay, betas, momentum and eps of a torch optimizer. It alone imports torch.
 - `convert_decay`, `torch_decay`: between the kinds of weight decay.
 - `rotational_lr`, `baseline_lr`, `variant_rotation`: effective steps carried over to a rotational variant and back.
+- `growing_lr`: the lr that does what lr and weight decay do, without weight decay.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -27,7 +28,7 @@ from equipoise.schedules.memory import (
 from equipoise.schedules.names import NAMES, named
 from equipoise.schedules.phases import TAILS, cosine_restarts, one_cycle, step, warmup_cosine, warmup_linear, wsd
 from equipoise.schedules.table import from_array, from_function
-from equipoise.schedules.transplant import baseline_lr, rotational_lr, variant_rotation
+from equipoise.schedules.transplant import baseline_lr, growing_lr, rotational_lr, variant_rotation
 
 if TYPE_CHECKING:
     from equipoise.schedules.attach import Scheduler
@@ -53,6 +54,7 @@ __all__ = [
     "from_torch",
     "from_transformers",
     "from_weights",
+    "growing_lr",
     "inverse_sqrt",
     "join",
     "linear",

@@ -188,6 +188,55 @@ def baseline_lr(
     )
 
 
+def growing_lr(
+    lr: Schedule | ArrayLike, *, weight_decay: Schedule | ArrayLike, steps: int | None = None, momentum: float = 0.0
+) -> Schedule:
+    """The learning rates that do for SGD what lr and weight decay do, without weight decay: they grow exponentially.
+
+        momentum 0:   η̃_t = η_t/(A_{t−1}A_t),   A_t = Π_{i≤t}(1 − η_iλ_i)
+        otherwise:    η̃_t = η·α^{1−2t},   α the larger root of x² − (1 + μ − ηλ)x + μ
+
+    For weights whose scale does not count, as before a normalisation, whose gradient is ten times as large at a tenth
+    of the norm. Directions are then the same at every step, and norms 1/A_t (or α^{−t}) times those with decay. With
+    momentum, lr and weight decay must be constant and decay in the gradient, as in torch's SGD; the first steps differ,
+    as the momentum starts at zero in both.
+
+    Args:
+        lr: η, a schedule, an array or a number.
+        weight_decay: λ, a schedule, an array or a number.
+        steps: length of the run, where neither says it.
+        momentum: μ.
+
+    Reference: [li2020].
+
+    >>> growing_lr(0.1, weight_decay=0.5, steps=3).values().round(4).tolist()
+    [0.1053, 0.1166, 0.1292]
+    """
+    mu = _check.number("momentum", momentum, low=0, high=1, open_high=True)
+    T = _steps(steps, lr, weight_decay)
+    eta, lam = _series("lr", lr, T), _series("weight_decay", weight_decay, T)
+    _check.below_one(eta * lam, eta, lam, "lr · weight_decay")
+    with np.errstate(over="ignore", divide="ignore"):
+        if mu == 0:
+            left = np.cumprod(1 - eta * lam)
+            grown = eta / (left * np.append(1.0, left[:-1]))
+        else:
+            if np.ptp(eta) or np.ptp(lam):
+                raise ValueError("momentum > 0: lr and weight_decay must be constant, or momentum 0")
+            half, most = (1 + mu - eta[0] * lam[0]) / 2, (1 - mu**0.5) ** 2
+            if eta[0] * lam[0] > most:
+                raise ValueError(
+                    f"lr · weight_decay = {eta[0] * lam[0]:.3g} with momentum = {mu:.3g}: must be at most "
+                    f"(1 − √momentum)² = {most:.3g}, or the weights swing through zero"
+                )
+            root = half + np.sqrt(max(half * half - mu, 0.0))
+            grown = eta[0] * root ** (1.0 - 2.0 * np.arange(1, T + 1))
+    if not np.isfinite(grown).all():
+        last = int(np.argmin(np.isfinite(grown)))
+        raise ValueError(f"steps = {T}: must be fewer, at most {last}, beyond which lr grows beyond all numbers")
+    return from_array(grown)
+
+
 def _betas(optimizer: str, betas: tuple[float, float] | None) -> tuple[float, ...]:
     return theory.default_betas(optimizer) if betas is None else tuple(betas)
 

@@ -2,7 +2,8 @@
 
 - `Dynamics`: what an optimizer does to a tensor. It answers all of the questions below.
 - `stationary`: where norm and rotation settle. `forecast`: what they do at every step of a run.
-- `memory`: what each batch contributes. `design_lr`, `design_weight_decay`: schedules for given contributions.
+- `memory`: what each batch contributes, to the last weights or an average. `design_lr`, `design_weight_decay`,
+  `design_average`: schedules and averages for given contributions.
 - `equivalent`: the setting of another optimizer with the same memory and norms.
 - `distance`: how far weights move from their start.
 - `fit_loss`: a law of the loss, for schedules that were not trained.
@@ -20,9 +21,11 @@ from equipoise.theory.equivalent import equivalent
 from equipoise.theory.loss_law import LossLaw, fit_loss
 from equipoise.theory.memory import (
     Memory,
+    design_average,
     design_lr,
     design_lr_tied,
     design_weight_decay,
+    ema_weights,
     memory,
     travel_bound,
     unroll,
@@ -43,11 +46,13 @@ __all__ = [
     "bias_slope",
     "bias_turning_point",
     "default_betas",
+    "design_average",
     "design_lr",
     "design_lr_tied",
     "design_weight_decay",
     "distance",
     "effective_lr",
+    "ema_weights",
     "eps_factor",
     "equivalent",
     "first_step",

@@ -99,10 +99,12 @@ def memory(
     decay: str = "lr",
     lr_max: float | None = None,
     kept: ArrayLike | None = None,
+    average: ArrayLike | None = None,
 ) -> Memory:
-    """What each step's update, or gradient, contributes to the final weights.
+    """What each step's update, or gradient, contributes to the final weights, or to an average of weights.
 
         c_j = η_j Π_{i>j} a_i        P = Π_i a_i        N_eff = (Σc)²/Σc²
+        of an average Σ_t b_t w_t:   c_j = η_j S_j,   S_j = b_j + a_{j+1}S_{j+1}
 
     Args:
         lr: learning rate, a number or one a step.
@@ -113,24 +115,40 @@ def memory(
         decay: decay kind (cautious decay depends on the gradients and is counted as full decay).
         lr_max: the η_max of corrected decay. Default: the largest lr.
         kept: a_t themselves, instead of `decay`.
+        average: b_t, how much the weights after each step count in an average that is used in the place of the last
+            weights, as `ema_weights` gives them. What is missing to a sum of 1 is the share of the initial weights.
 
-    Reference: [theory] 3; [memory-article] Eq. 4, 6, 9, 11. The article's e^{−κ} approximates the products and
-    overflows in long runs; the products themselves are taken here. With constant weight decay λ Σ c_j = 1 − P.
+    Reference: [theory] 3, 10; [memory-article] Eq. 4, 6, 9, 11; [tian2025] for averages. The article's e^{−κ}
+    approximates the products and overflows in long runs; the products themselves are taken here. With constant weight
+    decay λ Σ c_j = 1 − P.
 
     >>> m = memory(lr=3e-3, weight_decay=0.1, steps=1000)
     >>> f"{m.init_share:.10f} {m.period:.1f}"
     '0.7407848779 3333.3'
     """
-    T = _check.length(steps, lr=lr, weight_decay=weight_decay)
+    given = {} if average is None else {"average": average}
+    T = _check.length(steps, lr=lr, weight_decay=weight_decay, **given)
     eta = _check.series("lr", lr, T, low=0)
     lam = _check.series("weight_decay", weight_decay, T, low=0)
     beta = _check.number("momentum", momentum, low=0, high=1, open_high=True)
     a = kept_share(eta, lam, decay=decay, lr_max=lr_max) if kept is None else _check.series("kept", kept, T)
     if not eta.any():
         raise ValueError("lr = 0 at every step: must be > 0 somewhere, or no batch contributes")
-    later = np.ones(T)
-    later[:-1] = np.cumprod(a[:0:-1], dtype=np.longdouble)[::-1]  # extended precision: rounding does not add up
+    later, share = np.ones(T), 0.0
+    if average is None:
+        later[:-1] = np.cumprod(a[:0:-1], dtype=np.longdouble)[::-1]  # extended precision: rounding does not add up
+    else:
+        b = _check.series("average", average, T, low=0)
+        share = 1.0 - float(b.sum())
+        if share < -1e-9:
+            raise ValueError(f"average sums to {1 - share:.6g}: must be at most 1; divide it by its sum")
+        factors = np.append(1.0, a[:0:-1])  # backwards in time: a_{j+1} for step j
+        later = _scan.run_recursion("first_order", factors, b[::-1].copy(), outputs=1, steps=T)[0][::-1]
     c = eta * later
+    if not c.any():
+        raise ValueError(
+            "average = 0 wherever a batch has been learnt: must be > 0 at some step from the first lr > 0 on"
+        )
     if beta > 0:
         # c̃_j = (1−β) Σ_{i≥j} β^{i−j} b_i c_i, a first-order recursion backwards in time.
         b = 1 / (1 - beta ** np.arange(1, T + 1)) if bias_correction else 1.0
@@ -140,7 +158,7 @@ def memory(
     lost, scaled = 1 - a, c / c.max()  # squares of small ones would be lost
     return Memory(
         weights=c,
-        init_share=float(later[0] * a[0]),
+        init_share=float(later[0] * a[0]) + max(share, 0.0),
         effective_steps=float(scaled.sum() ** 2 / (scaled @ scaled)),
         period=_period(lost, 1.0),
         lost=lost,
@@ -246,6 +264,67 @@ def design_weight_decay(weights: ArrayLike, *, lr: ArrayLike, first: float = 0.0
         )
     lam1 = _check.number("first", first, low=0)
     return np.concatenate([[lam1], lost / eta[1:]])
+
+
+def ema_weights(steps: int, *, beta: float) -> Array:
+    """How much the weights after each step count in w̄ ← βw̄ + (1−β)w at the end, which starts as those after the first.
+
+        b_t = (1−β)β^{T−t},   b_1 = β^{T−1}
+
+    Args:
+        steps: T.
+        beta: share of itself that the average keeps in a step.
+
+    >>> ema_weights(3, beta=0.5)
+    array([0.25, 0.25, 0.5 ])
+    """
+    last = _check.whole("steps", steps, low=1)
+    kept = _check.number("beta", beta, low=0, high=1, open_high=True)
+    b = (1 - kept) * kept ** np.arange(last - 1, -1, -1, dtype=np.float64)
+    b[0] = kept ** (last - 1)
+    return b
+
+
+def design_average(weights: ArrayLike, *, lr: ArrayLike, weight_decay: ArrayLike = 0.0) -> Array:
+    """How much the weights after each step must count in an average whose memory is proportional to `weights`.
+
+        S_t = weights_t/η_t,   b_t ∝ S_t − a_{t+1}S_{t+1}
+
+    With a constant lr and no decay, weights that fall linearly are those of an lr that falls linearly, and the average
+    is the mean: averaging takes the place of decaying the lr.
+
+    Args:
+        weights: wanted contribution of each step, > 0; only ratios matter.
+        lr: learning rate, a number or one a step, > 0.
+        weight_decay: weight decay, a number or one a step.
+
+    Returns:
+        b, which sums to 1.
+
+    Raises:
+        ValueError: where a negative share would be needed: an average can only make late steps count less than they
+            do in the last weights. The message names the first such step.
+
+    Reference: [tian2025], for weight_decay = 0; [theory] 3, 10.
+
+    >>> design_average([4.0, 3.0, 2.0, 1.0], lr=0.1)
+    array([0.25, 0.25, 0.25, 0.25])
+    """
+    w = _check.series("weights", weights, None, low=0, open_low=True)
+    eta = _check.series("lr", lr, len(w), low=0, open_low=True)
+    lam = _check.series("weight_decay", weight_decay, len(w), low=0)
+    sums = w / eta
+    later = np.append(kept_share(eta, lam)[1:] * sums[1:], 0.0)
+    b = sums - later
+    b[np.abs(b) < 4 * np.finfo(float).eps * sums] = 0.0
+    if (b < 0).any():
+        j = int(np.argmax(b < 0))
+        raise ValueError(
+            f"weights rise too fast for an average at step {j + 2}: weights[{j}] = {w[j]:.6g} → {w[j + 1]:.6g}; "
+            f"weights[{j + 1}] must be at most {w[j + 1] * sums[j] / later[j]:.6g}, its ratio in the last weights; "
+            "use design_lr, which is always possible"
+        )
+    return b / b.sum()
 
 
 def unroll(init: ArrayLike, updates: ArrayLike, *, lr: ArrayLike, weight_decay: ArrayLike) -> Array:

@@ -85,11 +85,14 @@ def check_group(group: GroupOptions) -> None:
         group["betas"] = _check.betas(group["betas"])
     if "eps" in group:
         group["eps"] = _check.number("eps", group["eps"], low=0)
-    for name in ("trust", "row_eps"):
+    for name in ("trust", "row_eps", "floor"):
         if name in group:
             group[name] = _check.number(name, group[name], low=0)
     if group.get("clip") is not None:
         group["clip"] = _check.number("clip", group["clip"], low=0, open_low=True)
+    for name in ("outward", "inward"):
+        if name in group:
+            group[name] = _check.number(name, group[name], low=0, high=1)
     for name in ("momentum", "alpha", "track", "beta2"):
         if name in group and (name != "track" or group[name] is not None):
             group[name] = _check.number(name, group[name], **_UNIT)
