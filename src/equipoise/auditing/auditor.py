@@ -16,6 +16,7 @@ from rich.console import Console, RenderableType
 from equipoise import _check
 from equipoise.auditing.infer import Behaviour, Inference
 from equipoise.auditing.previous import changes, read_previous, settings_of
+from equipoise.auditing.ranks import Sums, apart, exchanged
 from equipoise.auditing.record import Recorder, Track
 from equipoise.auditing.said import Difference, differences
 from equipoise.auditing.structure import SOURCE, ScheduleSteps, few, schedulers_of, structural
@@ -92,7 +93,9 @@ class Audit:
         self._previous = None if previous is None else read_previous(previous)
         self._roles = _known(models)
         names = {id(r.param): r.name for r in self._roles}
-        self._recorder = Recorder([_steps(one) for one in optimizers], names, steps, memory, full)
+        self._recorder = Recorder([_steps(one) for one in optimizers], names, steps, memory, self._recorded_all)
+        self._full = full
+        self._ranks: list[Sums] | None = None
         self.ended = ""
         """How a script that was audited ended before its steps were recorded; empty where it was stopped."""
         self._schedulers: list[ScheduleSteps] | None = None
@@ -110,6 +113,10 @@ class Audit:
     def recorded(self) -> int:
         """How many steps were recorded."""
         return self._recorder.taken
+
+    def _recorded_all(self) -> None:
+        self._ranks = exchanged(list(self._recorder.tracks.values()))
+        self._full()
 
     def close(self) -> None:
         """Stop recording; more calls do nothing."""
@@ -153,6 +160,8 @@ class Audit:
             for (code, severity, expected), members in kinds.items()
         ]  # fmt: skip
         found += structural(self._recorder, self._roles, self._schedulers or [])
+        if self._ranks is not None:
+            found += apart(self._ranks)
         if self._previous is not None:
             found += changes([t for t, _, _ in self._inferred], self._previous)
         if self._recorder.closures:

@@ -128,10 +128,14 @@ class Inference:
             return rounded
         said = said_of(track)
         wd = track.said[0].weight_decay
-        if data.low:
-            return self._low(track, data, said, wd)
-        fit = self._choose(said, data, track, wd)
-        return _behaviour(fit, said, data, track)
+        part = said.rule == "muon" and not track.whole
+        found = self._low(track, data, said, wd) if data.low else self._high(track, data, said, wd)
+        if part and not found.fits:
+            return Behaviour(UNKNOWN, None, False, found.unexplained, notes=("part",))
+        return found
+
+    def _high(self, track: Track, data: Data, said: Candidate, wd: float) -> Behaviour:
+        return _behaviour(self._choose(said, data, track, wd), said, data, track)
 
     def _still(self, track: Track, data: Data) -> Behaviour:
         """A tensor that did not move: by its lr, by its gradients, or by rounding."""

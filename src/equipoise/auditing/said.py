@@ -207,6 +207,11 @@ def _unknown(found: Behaviour, said: Candidate, known: bool) -> Difference:
             "audit-not-finite", "error", "a gradient or a step was not finite", "finite",
             "Find the first tensor that is not: torch.autograd.set_detect_anomaly(True)",
         )  # fmt: skip
+    if "part" in found.notes:
+        return Difference(
+            "audit-unknown", "info", "only some rows of the matrix are here, from which Muon's step does not follow",
+            "the whole matrix", "Give the audit more memory; of a sharded matrix, audit one that is not",
+        )  # fmt: skip
     share = f"{_percent(found.unexplained)} of the step is left by the nearest rule"
     if not known:
         return Difference(
