@@ -28,9 +28,10 @@ class Words(Dataset[Any]):
 def trainer(folder: Path, callback: AuditCallback, steps: int = 12, **options: Any) -> Trainer:
     torch.manual_seed(0)
     config = GPT2Config(vocab_size=50, n_positions=8, n_embd=16, n_layer=1, n_head=2, bos_token_id=0, eos_token_id=0)
+    options = {"learning_rate": 1e-3} | options
     arguments = TrainingArguments(
         output_dir=str(folder), max_steps=steps, per_device_train_batch_size=4, use_cpu=True, disable_tqdm=True,
-        report_to=[], save_strategy="no", **({"learning_rate": 1e-3} | options),
+        report_to=[], save_strategy="no", **options,
     )  # fmt: skip
     return Trainer(model=GPT2LMHeadModel(config), args=arguments, train_dataset=Words(), callbacks=[callback])
 
@@ -58,8 +59,8 @@ def test_it_stops_shows_and_names_a_fault(tmp_path: Path, capsys: pytest.Capture
     callback = AuditCallback(4, stop=True)
     one = trainer(tmp_path, callback)
     one.create_optimizer()
-    assert one.optimizer is not None
-    one.optimizer.param_groups[1]["params"].append(one.optimizer.param_groups[0]["params"][0])
+    groups = one.optimizer.param_groups  # type: ignore[union-attr]
+    groups[1]["params"].append(groups[0]["params"][0])
     one.train()
     assert one.state.global_step == 4
     assert callback.audit is not None
