@@ -61,6 +61,11 @@ def linear() -> nn.Module:
     return nn.Sequential(nn.Linear(WIDTH, 16), nn.Tanh(), nn.Linear(16, CLASSES))
 
 
+def wide() -> nn.Module:
+    """One whose matrices have entries enough to tell decay in bfloat16."""
+    return nn.Sequential(nn.Linear(WIDTH, 96), nn.GELU(), nn.Linear(96, 96), nn.GELU(), nn.Linear(96, CLASSES))
+
+
 MODELS: dict[str, Callable[[], nn.Module]] = {
     "mlp": mlp, "conv": conv, "linear": linear, "attention": Attention, "experts": Experts,
 }  # fmt: skip
@@ -68,7 +73,7 @@ MODELS: dict[str, Callable[[], nn.Module]] = {
 
 def made(model: str = "mlp", seed: int = 0) -> nn.Module:
     torch.manual_seed(seed)
-    return MODELS[model]()
+    return wide() if model == "wide" else MODELS[model]()
 
 
 def batch(model: nn.Module, generator: torch.Generator) -> tuple[torch.Tensor, torch.Tensor]:

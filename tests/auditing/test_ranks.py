@@ -19,6 +19,7 @@ NAMED = {
     "unlike starts": "although all of them get the same gradients",
     "unlike gradients": "and their gradients already differed",
     "unlike steps": "although their gradients were equal",
+    "unlike scales": "and their gradients already differed",
     "apart": "and their gradients already differed",
 }
 

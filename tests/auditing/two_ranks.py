@@ -82,6 +82,17 @@ def unlike_steps() -> Audit:
     return audited(Loop(model, optimizer, batches=batches("mlp")))
 
 
+def unlike_scales() -> Audit:
+    """Averaged gradients are divided by another scale on each rank (pytorch/pytorch#136009)."""
+    model = DistributedDataParallel(made("mlp"))
+
+    def unscale() -> None:
+        for p in model.parameters():
+            p.grad /= 1 + dist.get_rank()  # type: ignore[operator]
+
+    return audited(Loop(model, OPTIMIZERS["SGD"](model), after=unscale, batches=batches("mlp")))
+
+
 def apart() -> Audit:
     """Two trainings that have nothing to do with each other."""
     model = made("mlp", seed=dist.get_rank())
@@ -100,7 +111,8 @@ def alone() -> Audit:
 
 
 FAULTS: dict[str, Callable[[], Audit]] = {
-    "unlike starts": unlike_starts, "unlike gradients": unlike_gradients, "unlike steps": unlike_steps, "apart": apart,
+    "unlike starts": unlike_starts, "unlike gradients": unlike_gradients, "unlike steps": unlike_steps,
+    "unlike scales": unlike_scales, "apart": apart,
 }  # fmt: skip
 
 

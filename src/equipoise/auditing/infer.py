@@ -81,8 +81,10 @@ class Behaviour:
 
 
 def data_of(track: Track) -> Data | None:
-    """The steps of a tensor that had a gradient, in float64; None where there are none."""
-    keep = [i for i, g in enumerate(track.grads) if g is not None and i < len(track.after)]
+    """The steps of a tensor that had a gradient, in float64, as long as its group said the same of its rule; None where
+    there are none."""
+    alike = next((i for i, s in enumerate(track.said) if s.dynamics != track.said[0].dynamics), len(track.said))
+    keep = [i for i, g in enumerate(track.grads[:alike]) if g is not None and i < len(track.after)]
     if not keep:
         return None
 
@@ -148,6 +150,8 @@ class Inference:
         step = u * data.lr.reshape(-1, *[1] * (u.ndim - 1))
         lost = _rounded(data.weights - step, data.dtype) == data.weights
         if bool(lost.double().mean() > 0.9):
+            if track.finer:
+                return Behaviour(STILL, notes=("kept",))
             return Behaviour(STILL, lost=1.0, decay_lost=1.0 if said.weight_decay else 0.0, notes=("rounding",))
         return Behaviour(STILL, notes=("still",))
 
@@ -195,6 +199,9 @@ class Inference:
         if base.unexplained < max(SURE, 1.1 * fit.unexplained):  # what it says stands until others explain more
             base.errors = fit.errors
             fit = base
+        if one.by_rows and one.rule.startswith("adam") and fit.unexplained > SURE:  # L2 in a gradient beside norms
+            other = refined(replace(one, l2=one.l2 or 1e-3), used, coupled=True, steps=steps)
+            fit = other if other.unexplained < 0.5 * fit.unexplained else fit
         if one.by_rows or one.rule in ("muon", "ngd"):
             return fit
         if fit.unexplained < SURE:
@@ -258,7 +265,7 @@ def _low_behaviour(
     used = data if _matrix(one) else thin
     u = directions(one, list(used.grads), list(used.weights), used.start)
     lr = used.lr.reshape(-1, *[1] * (u.ndim - 1))
-    scale = track.said[0].dynamics.scale_of(tuple(track.param.shape)) if one.rule == said.rule == "muon" else 1.0
+    scale = track.said[0].dynamics.scale_of(tuple(track.param.shape)) if one.rule == said.rule else 1.0
     d = torch.zeros_like(lr) if one.l2 else lr * wd
     kind = ("coupled" if one.l2 else "decoupled") if wd else ""
     # If each step were rounded: decay first, as torch does, then the update.
@@ -334,7 +341,7 @@ def _behaviour(fit: Fit, said: Candidate, data: Data, track: Track) -> Behaviour
     if one.rule.startswith("adam"):
         one, rates, errors = _bias(one, fit, data, notes)
     lr = data.lr
-    scale = group[0].dynamics.scale_of(tuple(track.param.shape)) if one.rule == "muon" and said.rule == "muon" else 1.0
+    scale = group[0].dynamics.scale_of(tuple(track.param.shape)) if one.rule == said.rule else 1.0
     rates, errors = rates / scale, errors / scale
     told = errors < 0.02 * rates.abs()
     factor = _common(rates, lr, errors)
