@@ -27,6 +27,11 @@ def _in_two(m: nn.Module, matrices: Callable[..., Any], rest: Callable[..., Any]
     return [matrices([p for p in params if p.ndim == 2]), rest([p for p in params if p.ndim != 2])]
 
 
+def _training(optimizer: Any) -> Any:
+    optimizer.train()
+    return optimizer
+
+
 OPTIMIZERS: dict[str, Callable[[nn.Module], Any]] = {
     "SGD": lambda m: T.SGD(m.parameters(), lr=0.05),
     "SGD momentum L2": lambda m: T.SGD(m.parameters(), lr=0.05, momentum=0.9, weight_decay=5e-3),
@@ -88,7 +93,7 @@ OPTIMIZERS: dict[str, Callable[[nn.Module], Any]] = {
     "eq.SteepestDescent": lambda m: eq.SteepestDescent(eq.param_groups(m), lr=1e-2),
     "eq.rotational": lambda m: eq.rotational(m, like=T.AdamW(m.parameters(), lr=1e-2, weight_decay=0.1)),
     "lion-pytorch": lambda m: Lion(m.parameters(), lr=1e-3, weight_decay=0.1),
-    "schedulefree": lambda m: AdamWScheduleFree(m.parameters(), lr=1e-3, weight_decay=0.1),
+    "schedulefree": lambda m: _training(AdamWScheduleFree(m.parameters(), lr=1e-3, weight_decay=0.1)),
     "eq.AdamCPR": lambda m: eq.AdamCPR(m.parameters(), lr=1e-3, warm_start=3),
 }
 """Every kind that torch and equipoise have, and two packages' own."""

@@ -81,8 +81,10 @@ class Behaviour:
 
 
 def data_of(track: Track) -> Data | None:
-    """The steps of a tensor that had a gradient, in float64, as long as its group said the same of its rule; None where
-    there are none."""
+    """The steps of a tensor that had a gradient, in float64; None where there are none.
+
+    A tensor whose group changes its rule or averages while it is recorded counts up to there.
+    """
     alike = next((i for i, s in enumerate(track.said) if s.dynamics != track.said[0].dynamics), len(track.said))
     keep = [i for i, g in enumerate(track.grads[:alike]) if g is not None and i < len(track.after)]
     if not keep:
@@ -273,7 +275,7 @@ def _low_behaviour(
     decayed = _rounded(used.weights * (1 - d), used.dtype)
     agree = float(((_rounded(decayed + full, used.dtype) - used.weights) == used.moved).double().mean())
     decay_lost = 1 - _along(decayed - used.weights, -d * used.weights) if bool(d.any()) else 0.0
-    if agree > AGREE:
+    if agree > AGREE and not track.finer:
         lost = 1 - _along(_rounded(used.weights + full, used.dtype) - used.weights, full)
         return Behaviour(
             one.word, one, True, 1 - agree, Value(1.0, math.inf), (), Value(wd, math.inf), kind, _known(one), lost,

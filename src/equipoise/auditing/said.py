@@ -89,7 +89,9 @@ def differences(track: Track, found: Behaviour) -> Iterator[Difference]:
         found: what was inferred from them.
     """
     first = track.said[0]
-    said, known = said_of(track), first.dynamics.known and not first.notes  # notes: what it is read without
+    said = said_of(track)
+    # Notes say what a rule is read without; of those that hold norms, how they are planned.
+    known = first.dynamics.known and not (first.notes and first.dynamics.move == "decay")
     match found.word:
         case w if w == NO_GRADIENT:
             yield from _without_gradient(track, found)
@@ -120,7 +122,7 @@ def differences(track: Track, found: Behaviour) -> Iterator[Difference]:
             "less than 1 %, and 20 % for Muon",
             "Nothing, if its iteration runs in bfloat16: where a gradient has not full rank it blows up rounding"
             if one.rule == "muon"
-            else "Look for what else changes these weights or gradients in step(): a mask, noise, a projection, clipping",
+            else "Look for what else changes weights or gradients in step(): a mask, noise, a projection, clipping",
         )  # fmt: skip
         return
     if one.corrected != said.corrected and one.rule.startswith("adam"):
