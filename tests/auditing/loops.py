@@ -77,7 +77,7 @@ def made(model: str = "mlp", seed: int = 0) -> nn.Module:
 
 
 def batch(model: nn.Module, generator: torch.Generator) -> tuple[torch.Tensor, torch.Tensor]:
-    tokens = isinstance(model, Attention)
+    tokens = isinstance(getattr(model, "_orig_mod", model), Attention)
     x = torch.randint(20, (16, 5), generator=generator) if tokens else torch.randn(16, WIDTH, generator=generator)
     return x, torch.randint(CLASSES, (16,), generator=generator)
 
