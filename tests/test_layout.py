@@ -41,7 +41,7 @@ MAY_IMPORT = {
         "optim",
         "planner",
     },
-    "auditing": {"_check", "finding", "theory", "optim", "planner", "monitor"},
+    "auditing": {"_extras", "_check", "finding", "theory", "optim", "planner", "monitor"},
     "board": {"_extras", "_check", "finding", "_malloc", "_terminal", "theory", "schedules", "planner", "monitor"},
     "tuning": {"_check", "_extras", "planner"},
     "lab": {

@@ -61,6 +61,11 @@ def linear() -> nn.Module:
     return nn.Sequential(nn.Linear(WIDTH, 16), nn.Tanh(), nn.Linear(16, CLASSES))
 
 
+def wide() -> nn.Module:
+    """One whose matrices have entries enough to tell decay in bfloat16."""
+    return nn.Sequential(nn.Linear(WIDTH, 96), nn.GELU(), nn.Linear(96, 96), nn.GELU(), nn.Linear(96, CLASSES))
+
+
 MODELS: dict[str, Callable[[], nn.Module]] = {
     "mlp": mlp, "conv": conv, "linear": linear, "attention": Attention, "experts": Experts,
 }  # fmt: skip
@@ -68,17 +73,18 @@ MODELS: dict[str, Callable[[], nn.Module]] = {
 
 def made(model: str = "mlp", seed: int = 0) -> nn.Module:
     torch.manual_seed(seed)
-    return MODELS[model]()
+    return wide() if model == "wide" else MODELS[model]()
 
 
 def batch(model: nn.Module, generator: torch.Generator) -> tuple[torch.Tensor, torch.Tensor]:
-    tokens = isinstance(model, Attention)
+    tokens = isinstance(getattr(model, "_orig_mod", model), Attention)
     x = torch.randint(20, (16, 5), generator=generator) if tokens else torch.randn(16, WIDTH, generator=generator)
     return x, torch.randint(CLASSES, (16,), generator=generator)
 
 
-def loss_of(model: nn.Module, generator: torch.Generator) -> torch.Tensor:
+def loss_of(model: nn.Module, generator: torch.Generator, given: torch.Tensor | None = None) -> torch.Tensor:
     x, y = batch(model, generator)
+    x = x if given is None else given
     dtype = next(model.parameters()).dtype
     return nn.functional.cross_entropy(model(x if x.dtype == torch.long else x.to(dtype)).float(), y)
 
@@ -94,26 +100,29 @@ class Loop:
         after: what happens between backward and step.
         end: what happens after each step.
         each: what happens after each backward pass.
+        batches: makes the inputs, where a wrapper hides which model it is.
     """
 
     def __init__(
         self, model: nn.Module, optimizer: Any, *, zero: Callable[[], Any] | None = None, passes: int = 1,
         after: Callable[[], Any] = lambda: None, end: Callable[[], Any] = lambda: None,
         each: Callable[[], Any] = lambda: None, backward: Callable[[torch.Tensor], Any] | None = None,
-        step: Callable[[], Any] | None = None, seed: int = 1,
+        step: Callable[[], Any] | None = None, seed: int = 1, batches: Callable[[], torch.Tensor] | None = None,
     ) -> None:  # fmt: skip
         self.model, self.optimizer, self.passes = model, optimizer, passes
         self.after, self.end, self.each = after, end, each
         self.zero = optimizer.zero_grad if zero is None else zero
         self.step = (lambda: optimizer.step()) if step is None else step
         self.backward = (lambda loss: loss.backward()) if backward is None else backward
+        self.batches = batches
         self.generator = torch.Generator().manual_seed(seed)
 
     def run(self, steps: int = STEPS) -> None:
         for _ in range(steps):
             self.zero()
             for _ in range(self.passes):
-                self.backward(loss_of(self.model, self.generator) / self.passes)
+                x = None if self.batches is None else self.batches()
+                self.backward(loss_of(self.model, self.generator, x) / self.passes)
                 self.each()
             self.after()
             self.step()

@@ -5,7 +5,7 @@ import torch
 from tests.auditing.loops import Loop, audited, made, warned
 from tests.auditing.setups import run, setups
 
-SOME = setups()[::9]
+SOME = setups()[::7]
 
 
 @pytest.mark.parametrize(("optimizer", "model", "way"), SOME, ids=lambda x: str(x))

@@ -16,6 +16,7 @@ from rich.console import Console, RenderableType
 from equipoise import _check
 from equipoise.auditing.infer import Behaviour, Inference
 from equipoise.auditing.previous import changes, read_previous, settings_of
+from equipoise.auditing.ranks import Sums, apart, exchanged
 from equipoise.auditing.record import Recorder, Track
 from equipoise.auditing.said import Difference, differences
 from equipoise.auditing.structure import SOURCE, ScheduleSteps, few, schedulers_of, structural
@@ -90,9 +91,11 @@ class Audit:
         self.steps = steps
         """How many steps are to be recorded."""
         self._previous = None if previous is None else read_previous(previous)
-        self._roles = _known(models)
+        self._roles = with_masters(_known(models), optimizers)
         names = {id(r.param): r.name for r in self._roles}
-        self._recorder = Recorder([_steps(one) for one in optimizers], names, steps, memory, full)
+        self._recorder = Recorder([_steps(one) for one in optimizers], names, steps, memory, self._recorded_all)
+        self._full = full
+        self._ranks: list[Sums] | None = None
         self.ended = ""
         """How a script that was audited ended before its steps were recorded; empty where it was stopped."""
         self._schedulers: list[ScheduleSteps] | None = None
@@ -110,6 +113,10 @@ class Audit:
     def recorded(self) -> int:
         """How many steps were recorded."""
         return self._recorder.taken
+
+    def _recorded_all(self) -> None:
+        self._ranks = exchanged(list(self._recorder.tracks.values()))
+        self._full()
 
     def close(self) -> None:
         """Stop recording; more calls do nothing."""
@@ -153,6 +160,8 @@ class Audit:
             for (code, severity, expected), members in kinds.items()
         ]  # fmt: skip
         found += structural(self._recorder, self._roles, self._schedulers or [])
+        if self._ranks is not None:
+            found += apart(self._ranks)
         if self._previous is not None:
             found += changes([t for t, _, _ in self._inferred], self._previous)
         if self._recorder.closures:
@@ -225,6 +234,33 @@ def _known(models: Sequence[torch.nn.Module]) -> list[ParameterRole]:
         for role in known_parameters(model):
             found.setdefault(id(role.param), replace(role, name=f"{before}: {role.name}"))
     return list(found.values())
+
+
+def with_masters(roles: Sequence[ParameterRole], optimizers: Sequence[Any]) -> list[ParameterRole]:
+    """The roles, where those of parameters in few bits that the optimizer has as float32 copies are the copies'.
+
+    Args:
+        roles: of the model's parameters.
+        optimizers: what steps them, or their copies.
+    """
+    held = [p for one in optimizers for group in stepping(one).param_groups for p in group["params"]]
+    ids, names = {id(p) for p in held}, {id(r.param) for r in roles}
+    masters: dict[tuple[int, ...], list[torch.Tensor]] = {}
+    for p in held:
+        if id(p) not in names and p.dtype == torch.float32:
+            masters.setdefault(tuple(p.shape), []).append(p)
+    found: list[ParameterRole] = []
+    for role in roles:
+        p, same = role.param, masters.get(tuple(role.param.shape), [])
+        copied = None
+        if id(p) not in ids and p.element_size() < 4:
+            copied = next((m for m in same if torch.equal(m.detach().to(p.device, p.dtype), p.detach())), None)
+        if copied is None:
+            found.append(role)
+        else:
+            same[:] = [m for m in same if m is not copied]
+            found.append(replace(role, param=copied))
+    return found
 
 
 def _refuse(one: Any) -> None:

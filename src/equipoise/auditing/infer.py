@@ -81,8 +81,12 @@ class Behaviour:
 
 
 def data_of(track: Track) -> Data | None:
-    """The steps of a tensor that had a gradient, in float64; None where there are none."""
-    keep = [i for i, g in enumerate(track.grads) if g is not None and i < len(track.after)]
+    """The steps of a tensor that had a gradient, in float64; None where there are none.
+
+    A tensor whose group changes its rule or averages while it is recorded counts up to there.
+    """
+    alike = next((i for i, s in enumerate(track.said) if s.dynamics != track.said[0].dynamics), len(track.said))
+    keep = [i for i, g in enumerate(track.grads[:alike]) if g is not None and i < len(track.after)]
     if not keep:
         return None
 
@@ -128,10 +132,14 @@ class Inference:
             return rounded
         said = said_of(track)
         wd = track.said[0].weight_decay
-        if data.low:
-            return self._low(track, data, said, wd)
-        fit = self._choose(said, data, track, wd)
-        return _behaviour(fit, said, data, track)
+        part = said.rule == "muon" and not track.whole
+        found = self._low(track, data, said, wd) if data.low else self._high(track, data, said, wd)
+        if part and not found.fits:
+            return Behaviour(UNKNOWN, None, False, found.unexplained, notes=("part",))
+        return found
+
+    def _high(self, track: Track, data: Data, said: Candidate, wd: float) -> Behaviour:
+        return _behaviour(self._choose(said, data, track, wd), said, data, track)
 
     def _still(self, track: Track, data: Data) -> Behaviour:
         """A tensor that did not move: by its lr, by its gradients, or by rounding."""
@@ -144,6 +152,8 @@ class Inference:
         step = u * data.lr.reshape(-1, *[1] * (u.ndim - 1))
         lost = _rounded(data.weights - step, data.dtype) == data.weights
         if bool(lost.double().mean() > 0.9):
+            if track.finer:
+                return Behaviour(STILL, notes=("kept",))
             return Behaviour(STILL, lost=1.0, decay_lost=1.0 if said.weight_decay else 0.0, notes=("rounding",))
         return Behaviour(STILL, notes=("still",))
 
@@ -191,6 +201,9 @@ class Inference:
         if base.unexplained < max(SURE, 1.1 * fit.unexplained):  # what it says stands until others explain more
             base.errors = fit.errors
             fit = base
+        if one.by_rows and one.rule.startswith("adam") and fit.unexplained > SURE:  # L2 in a gradient beside norms
+            other = refined(replace(one, l2=one.l2 or 1e-3), used, coupled=True, steps=steps)
+            fit = other if other.unexplained < 0.5 * fit.unexplained else fit
         if one.by_rows or one.rule in ("muon", "ngd"):
             return fit
         if fit.unexplained < SURE:
@@ -254,7 +267,7 @@ def _low_behaviour(
     used = data if _matrix(one) else thin
     u = directions(one, list(used.grads), list(used.weights), used.start)
     lr = used.lr.reshape(-1, *[1] * (u.ndim - 1))
-    scale = track.said[0].dynamics.scale_of(tuple(track.param.shape)) if one.rule == said.rule == "muon" else 1.0
+    scale = track.said[0].dynamics.scale_of(tuple(track.param.shape)) if one.rule == said.rule else 1.0
     d = torch.zeros_like(lr) if one.l2 else lr * wd
     kind = ("coupled" if one.l2 else "decoupled") if wd else ""
     # If each step were rounded: decay first, as torch does, then the update.
@@ -262,7 +275,7 @@ def _low_behaviour(
     decayed = _rounded(used.weights * (1 - d), used.dtype)
     agree = float(((_rounded(decayed + full, used.dtype) - used.weights) == used.moved).double().mean())
     decay_lost = 1 - _along(decayed - used.weights, -d * used.weights) if bool(d.any()) else 0.0
-    if agree > AGREE:
+    if agree > AGREE and not track.finer:
         lost = 1 - _along(_rounded(used.weights + full, used.dtype) - used.weights, full)
         return Behaviour(
             one.word, one, True, 1 - agree, Value(1.0, math.inf), (), Value(wd, math.inf), kind, _known(one), lost,
@@ -330,7 +343,7 @@ def _behaviour(fit: Fit, said: Candidate, data: Data, track: Track) -> Behaviour
     if one.rule.startswith("adam"):
         one, rates, errors = _bias(one, fit, data, notes)
     lr = data.lr
-    scale = group[0].dynamics.scale_of(tuple(track.param.shape)) if one.rule == "muon" and said.rule == "muon" else 1.0
+    scale = group[0].dynamics.scale_of(tuple(track.param.shape)) if one.rule == said.rule else 1.0
     rates, errors = rates / scale, errors / scale
     told = errors < 0.02 * rates.abs()
     factor = _common(rates, lr, errors)

@@ -76,6 +76,8 @@ class Track:
     said: list[GroupState] = field(default_factory=list[GroupState])
     arrivals: list[Arrival] = field(default_factory=list[Arrival])
     strange: str = ""
+    finer: bool = False
+    """Whether the optimizer keeps a float32 copy of a parameter in few bits."""
     _sum: Tensor | None = None
     _last: Tensor | None = None
     _passes: int = 0
@@ -302,6 +304,7 @@ class Recorder:
                 first, last = track.before[-1].double(), track.after[-1].double()
                 track.norms.append((float(first.norm()), float(last.norm())) if whole else (0.0, _norm(track.param)))
                 track.moves.append(float((last - first).norm()))
+                track.finer = track.finer or _has_copy(stepping(self.optimizers[k]), track.param)
         if self.taken >= self.steps and len(self._stepped) == len(self.optimizers):
             self._end()
 
@@ -361,6 +364,14 @@ def _strange(p: Tensor) -> str:
     if p.grad is not None and p.grad.layout != torch.strided:
         return "has a sparse gradient"
     return ""
+
+
+def _has_copy(one: Any, p: Tensor) -> bool:
+    """Whether an optimizer's state has a parameter in few bits in float32, too."""
+    if p.element_size() >= 4:
+        return False
+    held = [x for x in getattr(one, "state", {}).get(p, {}).values() if isinstance(x, Tensor)]
+    return any(x.dtype == torch.float32 and x.shape == p.shape and torch.equal(x.to(p.dtype), p) for x in held)
 
 
 def _equal(a: Tensor, b: Tensor) -> bool:

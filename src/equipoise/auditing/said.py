@@ -89,7 +89,9 @@ def differences(track: Track, found: Behaviour) -> Iterator[Difference]:
         found: what was inferred from them.
     """
     first = track.said[0]
-    said, known = said_of(track), first.dynamics.known
+    said = said_of(track)
+    # Notes say what a rule is read without; of those that hold norms, how they are planned.
+    known = first.dynamics.known and not (first.notes and first.dynamics.move == "decay")
     match found.word:
         case w if w == NO_GRADIENT:
             yield from _without_gradient(track, found)
@@ -115,10 +117,12 @@ def differences(track: Track, found: Behaviour) -> Iterator[Difference]:
         return
     if not found.fits:
         yield Difference(
-            "audit-unexplained", severity,
+            "audit-unexplained", "info" if one.rule == "muon" else severity,
             f"{_percent(found.unexplained)} of the step is not explained by {one.word}, the nearest rule",
-            "less than 1 %",
-            "Look for what else changes these weights or gradients in step(): a mask, noise, a projection, clipping",
+            "less than 1 %, and 20 % for Muon",
+            "Nothing, if its iteration runs in bfloat16: where a gradient has not full rank it blows up rounding"
+            if one.rule == "muon"
+            else "Look for what else changes weights or gradients in step(): a mask, noise, a projection, clipping",
         )  # fmt: skip
         return
     if one.corrected != said.corrected and one.rule.startswith("adam"):
@@ -176,7 +180,7 @@ def _without_gradient(track: Track, found: Behaviour) -> Iterator[Difference]:
 
 
 def _still(track: Track, found: Behaviour) -> Iterator[Difference]:
-    if "lr-zero" in found.notes:
+    if {"lr-zero", "kept"} & set(found.notes):
         return
     if "gradient-zero" in found.notes:
         yield Difference(
@@ -206,6 +210,11 @@ def _unknown(found: Behaviour, said: Candidate, known: bool) -> Difference:
         return Difference(
             "audit-not-finite", "error", "a gradient or a step was not finite", "finite",
             "Find the first tensor that is not: torch.autograd.set_detect_anomaly(True)",
+        )  # fmt: skip
+    if "part" in found.notes:
+        return Difference(
+            "audit-unknown", "info", "only some rows of the matrix are here, from which Muon's step does not follow",
+            "the whole matrix", "Give the audit more memory; of a sharded matrix, audit one that is not",
         )  # fmt: skip
     share = f"{_percent(found.unexplained)} of the step is left by the nearest rule"
     if not known:

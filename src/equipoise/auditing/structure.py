@@ -199,14 +199,16 @@ def _stacks(tracks: Sequence[Track], convolutions: set[int]) -> Iterator[Finding
             each = float((last / first - 1).abs().max())
             moved = float((t.after[-1].double() - t.before[0].double()).norm() / first.norm())
             if len(first) > 1 and whole < 1e-5 and each > max(10 * whole, 1e-3 * moved):
-                found.append((t.name, len(first), each))
+                found.append((t, len(first), each))
                 break
     if found:
-        name, count, each = max(found, key=lambda x: x[2])
+        most, count, each = max(found, key=lambda x: x[2])
+        said = all(t.said[0].dynamics.known and t.said[0].dynamics.move != "decay" for t, _, _ in found)
         yield Finding(
-            "audit-norm-together", "warning", few([n for n, _, _ in found]),
-            f"the norm of all {count} matrices together is held, that of one changed by {100 * each:.2g} %: {name}",
-            "each matrix keeps its norm", "Take the norm over the last two dimensions", SOURCE,
+            "audit-norm-together", "info" if said else "warning", few([t.name for t, _, _ in found]),
+            f"the norm of all {count} matrices together is held, one changed by {100 * each:.2g} %: {most.name}",
+            "each matrix keeps its norm", f"Take the norm over the last two dimensions (here granularity={count})"
+            if said else "Take the norm over the last two dimensions", SOURCE,
         )  # fmt: skip
 
 

@@ -184,6 +184,8 @@ def _own_notes(name: str, found: Dynamics, both: bool) -> tuple[str, ...]:
         return (f"{name} controls norms itself: the plan is that of {found.optimizer} with its lr and decay",)
     if not found.known:
         return (f"{name} is not known to the theory: read as {found.optimizer} with its lr and weight_decay",)
+    if name == "NorMuon" and found.optimizer == "muon":
+        return ("NorMuon is read as Muon, whose rows it makes equally long",)
     return ("coupled L2 is left out beside decoupled decay",) if both else ()
 
 
