@@ -195,8 +195,8 @@ class BrakeMuon(MuonFamily):
     >>> w = torch.nn.Parameter(torch.eye(4))
     >>> w.grad = -torch.eye(4)
     >>> _ = BrakeMuon([{"params": [w], "muon": True}], lr=0.1, weight_decay=0.0).step()
-    >>> round(float(w.detach()[0, 0]), 3)
-    1.05
+    >>> 0.045 < float(w.detach()[0, 0]) - 1 < 0.06  # half of 0.1, as far as the polar factor is exact
+    True
     """
 
     def __init__(

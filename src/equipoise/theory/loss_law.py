@@ -117,7 +117,7 @@ def fit_loss(curves: Sequence[tuple[ArrayLike, ArrayLike]]) -> LossLaw:
     >>> constant, linear = np.full(1000, 0.01), 0.01 * (1 - (t - 1) / 1000)
     >>> law = fit_loss([(lr, truth.loss(lr, t)) for lr in (constant, linear)])
     >>> wsd = np.where(t <= 700, 0.01, 0.01 * (1001 - t) / 300)
-    >>> abs(law.forecast(wsd)[0] / truth.loss(wsd)[0] - 1) < 0.005
+    >>> bool(abs(law.forecast(wsd)[0] / truth.loss(wsd)[0] - 1) < 0.005)
     True
     """
     if len(curves) < 2:
