@@ -5,6 +5,7 @@ norm. In float32 rounding is left: 1e-5 for rotational AdamW, and 5e-3 for Muon,
 small singular values as of the others.
 """
 
+import dataclasses
 import os
 import shutil
 import signal
@@ -132,7 +133,12 @@ def test_the_run_has_the_numbers_of_whole_tensors(runs: Path, mode: str, optimiz
         assert list(one.tensors) == list(two.tensors)
         assert "layers.0.attention.kv.weight" in two.tensors
         for name, tensor in one.tensors.items():
-            assert two.tensors[name] == tensor
+            other = two.tensors[name]
+            assert dataclasses.replace(other, info=tensor.info) == tensor
+            assert other.info.keys() == tensor.info.keys()
+            for key, value in tensor.info.items():  # sums of parts, in another order
+                same = pytest.approx(value, rel=1e-12) if isinstance(value, float) else value
+                assert other.info[key] == same, key
             for quantity in ("norm", "rotation", "update", "grad_norm", "relative_update", "momentum_norm"):
                 here, there = one.series(quantity, name), two.series(quantity, name)
                 first = 2 if quantity == "momentum_norm" else 1  # before the first step there is none

@@ -56,7 +56,7 @@ def test_suggest_from_flags_and_from_a_file(tmp_path: Path) -> None:
     flags = ["suggest", "--steps", "2e3", "--shape", "256x64", "--init-rms", "0.05", "--batch-size", "64"]
     shown = run(*flags, "--dataset-size", "128000")
     assert shown.returncode == 0, shown.stderr
-    assert "equipoise plan --optimizer adamw --lr 0.002" in " ".join(shown.stdout.split())
+    assert "equipoise plan --optimizer adamw --lr 0.004" in " ".join(shown.stdout.split())
     found = json.loads(run(*flags, "--dataset-size", "128000", "--json").stdout)
     assert found["lr"] * found["weight_decay"] * 2000 == pytest.approx(0.3, rel=0.05)
     (tmp_path / "a.toml").write_text(run(*flags, "--toml").stdout)

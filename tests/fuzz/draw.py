@@ -103,6 +103,9 @@ GOOD: dict[str, st.SearchStrategy[Any]] = {
     "clip": st.sampled_from([None, 1e-3, 0.01, 1.0]),
     "beta2": SHARE,
     "row_eps": EPS,
+    "floor": st.sampled_from([0.0, 1e-3, 0.35, 1e3]),
+    "outward": st.sampled_from([0.0, 0.5, 1.0]),
+    "inward": st.sampled_from([0.0, 0.5, 1.0]),
     "layer_scale": st.sampled_from([1e-3, 1.0, 1e3]),
 }
 OF_STEEPEST = {"norm": st.sampled_from([None, "spectral", "sign", "rms", "linf", "l1", "l1.5", "row", "embedding"])}

@@ -122,6 +122,7 @@ class FloorMuon(MuonFamily):
         floor: c, the least norm of an update over that of the weights, before lr.
         scale: as for `Muon`.
         granularity: what has a floor of its own: "tensor", "neuron", or a number of equal parts.
+        rotate: of all groups that do not say it themselves; None: what has two dimensions or more.
         polar: as for `Muon`.
         adam: as for `Muon`.
         split: as for `Muon`.
@@ -184,6 +185,7 @@ class BrakeMuon(MuonFamily):
         inward: share of a step's shrinking that is left.
         scale: as for `Muon`.
         granularity: what has a brake of its own: "tensor", "neuron", or a number of equal parts.
+        rotate: of all groups that do not say it themselves; None: what has two dimensions or more.
         polar: as for `Muon`.
         adam: as for `Muon`.
         split: as for `Muon`.

@@ -128,7 +128,7 @@ def test_the_table_has_every_shape_decay_and_optimizer() -> None:
     assert ours - made == {eq.optim.RuleOptimizer, *WITHOUT_FORECAST}
 
 
-WITHOUT_FORECAST = (eq.AdamCPR, eq.SteepestDescent, eq.LAMB, eq.LARS)
+WITHOUT_FORECAST = (eq.AdamCPR, eq.SteepestDescent, eq.LAMB, eq.LARS, eq.FloorMuon, eq.BrakeMuon)
 
 
 @pytest.mark.parametrize("make", [*WITHOUT_FORECAST, eq.ClippedSGDM])
