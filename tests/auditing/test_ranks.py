@@ -26,13 +26,20 @@ NAMED = {
 
 @pytest.fixture(scope="module")
 def told(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    out = tmp_path_factory.mktemp("ranks") / "told.json"
-    command = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "tests.auditing.two_ranks"]
-    done = subprocess.run(
-        [sys.executable, *command, str(out), *SOUND, *NAMED], cwd=ROOT, capture_output=True, text=True, timeout=600
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    return json.loads(out.read_text())
+    """What both ranks said. torch may abort after a wait in its store has run out: what is missing is run once more."""
+    found, missing = dict[str, Any](), [*NAMED, *SOUND]
+    for attempt in range(2):
+        out = tmp_path_factory.mktemp("ranks") / "told.json"
+        command = ["torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "tests.auditing.two_ranks"]
+        done = subprocess.run(
+            [sys.executable, "-m", *command, str(out), *missing], cwd=ROOT, capture_output=True, text=True, timeout=300
+        )
+        found |= json.loads(out.read_text()) if out.exists() else {}
+        missing = [case for case in missing if case not in found]
+        assert not (missing and attempt), done.stderr[-3000:]
+        if not missing:
+            break
+    return found
 
 
 @pytest.mark.parametrize("case", SOUND)

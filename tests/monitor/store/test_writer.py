@@ -317,6 +317,7 @@ def test_times_go_on_where_the_clock_is_set_back(tmp_path: Path, monkeypatch: py
     monkeypatch.setattr(time, "time", lambda: real() - back[0])
     for first in (1, 11):
         with RunWriter(tmp_path, layouts=[LAYOUT], resume=True, strict=True) as writer:
+            writer.flush()  # the run has begun before its clock is set back
             for step in range(first, first + 10):
                 writer.append(step, [1, 1, 1])
                 back[0] += 360.0
