@@ -11,11 +11,15 @@ from equipoise.lab.train.trial import Trial
 HALVES = ("choosing", "held-out", "fresh")
 """What thresholds and advice are chosen on, and what they are judged on. Each workload is of one half for ever.
 
-The fresh ones judge, too. They were added when the held-out half had been looked at, and were first trained when all
-rules stood.
+The fresh ones judge, too. They were added when the held-out half had been looked at. Parts of their grids had been seen
+when small initial weights, Muon's step and the range of `decay-low` were set (docs/log.md).
 """
 
-USED = {"choosing": "used to set it", "held-out": "not used to set it", "fresh": "first trained after it was set"}
+USED = {
+    "choosing": "used to set it",
+    "held-out": "not used to set it",
+    "fresh": "added later, and seen in part when it was set",
+}
 """What a half is to a rule, as "workloads that were …"."""
 
 KINDS = ("fine-tuning", "pairs", "text", "text repeated", "vision, batch norm", "vision, layer norm", "vision, no norm")
