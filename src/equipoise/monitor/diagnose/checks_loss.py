@@ -209,22 +209,54 @@ def _flat(loss: Loss, ended: bool, finetune: bool) -> Iterator[Finding]:
     )
 
 
-def _spike(loss: Loss) -> Iterator[Finding]:
-    """The loss jumped up for three logged values or more, and came back."""
+def _jumps(loss: Loss) -> tuple[NDArray[np.float64], NDArray[np.float64], float]:
+    """How far medians of three values are above the level before them, that level, and what counts as a jump."""
     values, width = loss.values, 2 * loss.few + 1
     before = np.concatenate([np.full(width, np.nan), rolling_median(values, width)[:-width]])[: len(values)]
     three = np.array([np.median(values[max(0, i - 1) : i + 2]) for i in range(len(values))])
     gain = loss.start - float(loss.level[loss.best])
-    limit = max(NOISE * loss.noise, LEAPS * gain)
     over = np.where(np.isfinite(before), three - before, -np.inf)
+    return over, before, max(NOISE * loss.noise, LEAPS * gain) if gain > 0 else math.inf
+
+
+def departure(loss: Loss) -> tuple[int, int] | None:
+    """When a loss left its course: the last step at which it was as it should be, and the first at which it was not.
+
+    It leaves its course if it is not finite, jumps, or rises from its lowest level and does not come back.
+
+    Args:
+        loss: the logged loss.
+    """
+    found: list[tuple[int, int]] = []
+    bad = ~np.isfinite(loss.all)
+    if bad.any():
+        i = int(bad.argmax())
+        found.append((int(loss.all_steps[max(0, i - 1)]), int(loss.all_steps[i])))
+    if len(loss.values) >= ENOUGH:
+        over, _, limit = _jumps(loss)
+        if (over > limit).any():
+            i = int((over > limit).argmax())
+            found.append((int(loss.steps[max(0, i - 1)]), int(loss.steps[i])))
+        low = float(loss.level[loss.best])
+        enough = max(NOISE * loss.noise, LOSES * (loss.start - low), RISES * abs(low))
+        high = loss.level[loss.best :] - low > enough
+        if high[-1]:
+            found.append((int(loss.steps[loss.best]), int(loss.steps[loss.best + int(high.argmax())])))
+    return min(found, key=lambda one: one[1]) if found else None
+
+
+def _spike(loss: Loss) -> Iterator[Finding]:
+    """The loss jumped up for three logged values or more, and came back."""
+    over, before, limit = _jumps(loss)
     at = int(np.argmax(over))
-    if gain <= 0 or over[at] <= limit or loss.end > before[at] + limit:
+    if over[at] <= limit or loss.end > before[at] + limit:
         return
     yield _finding(
         "loss-spike",
         "warning",
         loss,
-        f"jumped from {loss_text(before[at])} to {loss_text(three[at])} at step {int(loss.steps[at]):,}, and came back",
+        f"jumped from {loss_text(before[at])} to {loss_text(before[at] + over[at])} at step {int(loss.steps[at]):,}, "
+        "and came back",
         "a loss without jumps",
         "check the gradient norm, the batch and lr of that step",
     )

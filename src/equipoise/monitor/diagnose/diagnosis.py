@@ -15,6 +15,7 @@ from equipoise.monitor.diagnose import (
     checks_settings,
 )
 from equipoise.monitor.diagnose.checks_loss import check_loss
+from equipoise.monitor.diagnose.events import check_events
 from equipoise.monitor.diagnose.evidence import Evidence
 from equipoise.monitor.store.run import Run
 from equipoise.monitor.store.tables import Coverage
@@ -28,6 +29,7 @@ ANY = (
     *checks_settings.CHECKS,
     *checks_dynamics.CHECKS,
     *checks_forward.CHECKS,
+    check_events,
 )
 """Checks of any run."""
 

@@ -23,6 +23,7 @@ from equipoise.monitor.store.tables import Coverage, Series, Table, from_log
 if TYPE_CHECKING:
     from equipoise.monitor.diagnose.compare import Comparison
     from equipoise.monitor.diagnose.diagnosis import Diagnosis
+    from equipoise.monitor.diagnose.events import Event
     from equipoise.monitor.runs.final_loss import Best, Final
     from equipoise.planner.setting import Setting
 
@@ -348,6 +349,17 @@ class Run:
         from equipoise.monitor.diagnose.compare import compare
 
         return compare(self, tensor, neuron=neuron, points=points)
+
+    def events(self, step: int | None = None) -> list[Event]:
+        """What left its usual course before the loss did, by layer, the first one first.
+
+        Args:
+            step: where something was seen to be wrong. Default: where the logged loss left its course; no events if
+                it never did.
+        """
+        from equipoise.monitor.diagnose.events import events
+
+        return events(self, None if step is None else _check.whole("step", step, low=1))
 
     def diagnose(self) -> Diagnosis:
         """What is wrong with the run, where, why, and what to do: stored findings, and those that its rows show now.
