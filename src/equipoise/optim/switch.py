@@ -61,7 +61,7 @@ class Switch(Holder):
     0.4
     """
 
-    kept = ("first", "second", "at", "blend", "_groups", "_homes", "_layout", "_seen", "_ready")
+    kept = ("first", "second", "at", "blend", "_groups", "_homes", "_layout", "_seen")
 
     def __init__(self, first: Optimizer, second: Optimizer, at: int, *, blend: int = 0):
         self.first, self.second = steppable("first", first), steppable("second", second)
@@ -72,10 +72,8 @@ class Switch(Holder):
         self._layout: tuple[int, ...] = ()
         self._seen: list[dict[str, Any]] = []
         """Options of the groups as they were last looked at."""
-        self._ready = False
         self._regroup()
-        super().__init__([p for g in self._groups for p in g["params"]], self.defaults)
-        self._ready = True
+        self._hold(self._groups)
         self._begin()
 
     def __setstate__(self, state: dict[str, Any]) -> None:

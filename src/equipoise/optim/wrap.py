@@ -79,7 +79,7 @@ class Rotational(Holder):
     (True, 0.1)
     """
 
-    kept = ("inner", "_angle", "_options", "_rotate", "_rule", "_ready")
+    kept = ("inner", "_options", "_rotate", "_rule")
 
     def __init__(
         self,
@@ -107,24 +107,18 @@ class Rotational(Holder):
             _check.number("track", track, low=0, high=1, open_high=True)
         if angle is not None and angle != BY_STEP and not callable(angle):
             _check.number("angle", angle, low=0, high=1.5)
-        self._angle: float | Callable[[int], float] | Literal["step"] | None = angle
-        self._options = Rotate.defaults | {
-            "granularity": granularity, "center": center, "track": track, "method": method,
-        }  # fmt: skip
+        given = {"angle": angle, "granularity": granularity, "center": center, "track": track, "method": method}
+        self._options = Rotate.defaults | given
         self._rotate, self._rule = Rotate(), _Unknown()
-        self._ready = False
-        super().__init__([p for g in self.inner.param_groups for p in g["params"]], self.defaults)
-        self._ready = True
+        self._hold(self.inner.param_groups)
         for group in self.param_groups:
             self._check_group(group)
         self._take_in(self.param_groups)
 
     def _check_group(self, group: dict[str, Any]) -> None:
         """Refuse what cannot be turned, and an optimizer without a known rotation now, not at the first step."""
-        own = {"granularity": self._parts(group), "rotate": group.get("rotate"), "params": group["params"]}
-        check_granularity(group_options(own))
-        turning = self._turning(group)
-        for p in turning:
+        check_granularity(self._rows_of(group))
+        for p in self._turning(group):
             if p.dtype in LOW_PRECISION:
                 raise ValueError(f"parameters in {p.dtype}: must be float32; the inner step would be lost to rounding")
             if not p.is_floating_point():
@@ -132,7 +126,6 @@ class Rotational(Holder):
                     f"parameters in {p.dtype}: must be real to be turned; optimize real and imaginary parts, or say "
                     "rotate=False for their group"
                 )
-        for p in turning:
             self._wanted(group, tuple(p.shape), 1)
 
     def _take_in(self, groups: list[dict[str, Any]]) -> None:
@@ -142,7 +135,7 @@ class Rotational(Holder):
             if self._options["center"]:
                 with torch.no_grad():
                     for p in self._turning(group):
-                        center_rows(p, self._parts(group))
+                        center_rows(p, self._own("granularity", group))
 
     @Held
     def defaults(self) -> dict[str, Any]:
@@ -182,34 +175,33 @@ class Rotational(Holder):
             raise
         self._take_in(added)
 
-    def _parts(self, group: dict[str, Any]) -> str | int:
-        """The granularity of a group: its own, or the wrapper's."""
-        return group.get("granularity", self._options["granularity"])
+    def _own(self, name: str, group: dict[str, Any]) -> Any:
+        """An option of a group: its own, or the wrapper's."""
+        own = group.get(name)
+        return self._options[name] if own is None else own
 
-    def _turning(self, *groups: dict[str, Any]) -> list[Tensor]:
-        """The parameters of some groups that turn."""
-        return [p for g in groups for p in g["params"] if self._turns(p, g)]
+    def _rows_of(self, group: dict[str, Any]) -> GroupOptions:
+        """What says which parameters of a group turn, and what their rows are."""
+        rows = {name: self._own(name, group) for name in ("rotate", "granularity")}
+        return group_options(rows, params=group["params"])
 
-    def _turns(self, p: Tensor, group: dict[str, Any]) -> bool:
-        return turns(p, group_options({"rotate": group.get("rotate"), "granularity": self._parts(group)}))
+    def _turning(self, group: dict[str, Any]) -> list[Tensor]:
+        """The parameters of a group that turn."""
+        rows = self._rows_of(group)
+        return [p for p in group["params"] if turns(p, rows)]
 
     def dynamics(self, group: dict[str, Any]) -> Dynamics:
         """What theory knows of a group: the inner optimizer's rule, with rows that turn by the angle."""
         inner = dynamics_of(self.inner, group)
-        angle = self._given(group)
+        angle = self._own("angle", group)
         if angle == BY_STEP:
             return varied(inner, known=False)
         options = {"decay": inner.decay, "lr_max": inner.lr_max, "maximize": inner.maximize}
         options |= {"rotate": group.get("rotate"), "method": self._options["method"]}
         return varied(on_sphere(inner, group_options(options)), angle=math.nan if callable(angle) else angle)
 
-    def _given(self, group: dict[str, Any]) -> float | Callable[[int], float] | Literal["step"] | None:
-        """The angle of a group: its own, or the wrapper's."""
-        own = group.get("angle")
-        return self._angle if own is None else own
-
     def _wanted(self, group: dict[str, Any], shape: tuple[int, ...], t: int) -> float | Literal["step"]:
-        angle = self._given(group)
+        angle = self._own("angle", group)
         if angle == BY_STEP:
             return BY_STEP
         if angle is not None:
@@ -227,29 +219,25 @@ class Rotational(Holder):
 
     @torch._disable_dynamo
     def _step(self) -> None:
-        with without_autocast(), within_a_step():
-            self._turn()
-
-    def _turn(self) -> None:
-        turning = [p for p in self._turning(*self.param_groups) if p.numel()]
-        groups = {id(p): g for g in self.param_groups for p in g["params"]}
-        angles = [self._wanted(groups[id(p)], tuple(p.shape), self._steps + 1) for p in turning]
-        before = [p.detach().clone() for p in turning]
-        self.inner.step()
         count = self._steps + 1
-        for group in self.param_groups:
-            group[COUNT] = count
-        for p, old, angle in zip(turning, before, angles, strict=True):
-            if p.grad is not None:
-                self._turn_one(p, old, groups[id(p)], angle)
-            p.copy_(old)
+        turning = [(p, group) for group in self.param_groups for p in self._turning(group) if p.numel()]
+        angles = [self._wanted(group, tuple(p.shape), count) for p, group in turning]
+        before = [p.detach().clone() for p, _ in turning]
+        with without_autocast(), within_a_step():
+            self.inner.step()
+            for group in self.param_groups:
+                group[COUNT] = count
+            for (p, group), old, angle in zip(turning, before, angles, strict=True):
+                if p.grad is not None:
+                    self._turn_one(p, old, group, angle)
+                p.copy_(old)
 
     def _turn_one(self, p: Tensor, old: Tensor, group: dict[str, Any], angle: Any) -> None:
         """Turn the weights of before, in place, along the step that the inner optimizer has taken from them to p."""
         state, lr = self.state[p], rate(group_options(group))
         options = group_options(
             self._options, lr=lr, weight_decay=0.0, decay="lr", lr_max=None, maximize=False, angle=angle,
-            granularity=self._parts(group),
+            granularity=self._own("granularity", group),
         )  # fmt: skip
         stays = isinstance(lr, float) and lr == 0.0
         numbers = None if stays else self._rotate.numbers(self._rule, 1, self._rotate.steps(state), options, ())
@@ -272,7 +260,6 @@ class Rotational(Holder):
         self.inner.load_state_dict(state_dict)
         for group in self.param_groups:
             group.setdefault(COUNT, 0)
-        for p in self._turning(*self.param_groups):
-            state = self.state.get(p, {})
+        for state in self.state.values():
             if "row_step" in state:  # a count of its own, which never lies on a GPU
                 state["row_step"] = count_of(value_of(state["row_step"]))

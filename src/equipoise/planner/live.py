@@ -26,27 +26,45 @@ def read_optimizer(
     inner = stepping(optimizer)
     groups, notes = read_groups(optimizer)
     groups, scheduled = _unscheduled(groups, inner.param_groups)
-    names, kinds = _names(model)
+    tensors, left = _read_tensors(model, inner.param_groups, ours=hasattr(inner, "rule"))
+    return groups, tensors, (*notes, *scheduled, *left)
+
+
+def read_model(model: torch.nn.Module) -> tuple[Tensor, ...]:
+    """The tensors of a model for which an optimizer is only named."""
+    return _read_tensors(model, [{"params": list(model.parameters())}], ours=False)[0]
+
+
+def _read_tensors(
+    model: torch.nn.Module | None, groups: Sequence[Mapping[str, Any]], *, ours: bool
+) -> tuple[tuple[Tensor, ...], tuple[str, ...]]:
+    """The tensors of groups, one for those that are alike, and what was left out."""
+    if model is not None and not hasattr(model, "named_modules"):
+        raise ValueError(f"model = {model!r}: must be a torch.nn.Module, or None")
+    known = {} if model is None else {id(k.param): k for k in known_parameters(model)}
     tensors: dict[tuple[Any, ...], Tensor] = {}
     frozen = 0
-    for i, group in enumerate(inner.param_groups):
+    for i, group in enumerate(groups):
         for j, p in enumerate(group["params"]):
             if not p.requires_grad or p.is_complex():
                 frozen += 1
                 continue
-            name = names.get(id(p), f"group {i}, parameter {j}")
-            kind = KIND_OF_ROLE.get(str(group.get("role"))) or kinds.get(id(p))  # groups of `param_groups` say it
-            tensor = _tensor(name, p, kind, i)
-            if hasattr(inner, "rule") and tensor.dtype in ("bfloat16", "float16"):
-                tensor = replace(tensor, dtype="float32")  # ours keep a float32 copy of such weights
-            rounded = None if tensor.init_rms is None else float(f"{tensor.init_rms:.1e}")
-            key = (tensor.shape, tensor.kind, i, tensor.dtype, rounded)
-            seen = tensors.get(key)
-            tensors[key] = tensor if seen is None else replace(seen, count=seen.count + 1)
+            named = known.get(id(p))
+            name = f"group {i}, parameter {j}" if named is None else named.name
+            role = str(group.get("role"))  # groups of `param_groups` say it
+            if role not in KIND_OF_ROLE:
+                role = role_by_shape(name, p.ndim) if named is None else named.role
+            dtype = str(p.dtype).removeprefix("torch.")
+            if ours and dtype in ("bfloat16", "float16"):
+                dtype = "float32"  # ours keep a float32 copy of such weights
+            there = not p.is_meta and p.numel() and p.is_floating_point()
+            rms = p.detach().float().square().mean().sqrt().item() if there else None
+            one = Tensor(name, tuple(p.shape), KIND_OF_ROLE[role], rms, i, dtype=dtype)
+            key = (one.shape, one.kind, i, dtype, None if rms is None else f"{rms:.1e}")
+            tensors[key] = replace(tensors[key], count=tensors[key].count + 1) if key in tensors else one
     if not tensors:
-        raise ValueError("optimizer: must have at least one trainable parameter")
-    left = (f"{frozen} frozen or complex parameters are left out",) if frozen else ()
-    return groups, tuple(tensors.values()), (*notes, *scheduled, *left)
+        raise ValueError("model, optimizer: must have at least one trainable parameter")
+    return tuple(tensors.values()), (f"{frozen} frozen or complex parameters are left out",) if frozen else ()
 
 
 def read_groups(optimizer: Any) -> tuple[tuple[Group, ...], tuple[str, ...]]:
@@ -93,32 +111,3 @@ def judge_optimizers(model: torch.nn.Module | None, optimizers: Sequence[Any], f
 def _stepped(optimizer: Any) -> bool:
     first = next((s for s in getattr(optimizer, "state", {}).values() if s), None)
     return first is not None and float(first.get("step", 1)) > 0  # some make their state before the first step
-
-
-def read_model(model: torch.nn.Module) -> tuple[Tensor, ...]:
-    """The tensors of a model for which an optimizer is only named."""
-    names, kinds = _names(model)
-    found = tuple(_tensor(names[id(p)], p, kinds.get(id(p)), 0) for p in model.parameters() if p.requires_grad)
-    if not found:
-        raise ValueError("model: must have at least one trainable parameter")
-    return found
-
-
-def _names(model: Any) -> tuple[dict[int, str], dict[int, str]]:
-    """The name and the kind of each parameter of a model by its id, as `param_groups` tells them."""
-    if model is not None and not hasattr(model, "named_modules"):
-        raise ValueError(f"model = {model!r}: must be a torch.nn.Module, or None")
-    known = [] if model is None else known_parameters(model)
-    return {id(k.param): k.name for k in known}, {id(k.param): KIND_OF_ROLE[k.role] for k in known}
-
-
-def _tensor(name: str, p: torch.Tensor, kind: str | None, group: int) -> Tensor:
-    known = not p.is_meta and p.numel() and p.is_floating_point()
-    return Tensor(
-        name=name,
-        shape=tuple(p.shape),
-        kind=kind or role_by_shape(name, p.ndim),
-        init_rms=p.detach().float().square().mean().sqrt().item() if known else None,
-        group=group,
-        dtype=str(p.dtype).removeprefix("torch."),
-    )

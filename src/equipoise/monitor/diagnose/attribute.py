@@ -102,19 +102,16 @@ class Measured:
             points: about how many points at most; the first and the last measured step are always among them.
         """
         columns = [Column(q, name, neuron=neuron) for name in names for q in QUANTITIES]
-        table = run.table(columns, kind="main", start=within.start + 1, stop=within.last + 1, points=points)
-        steps, values = table.steps, table.values
-        if table.level and len(steps):  # forecasts start where the tensor was first seen, and the end is what is asked
-            ends = {int(table.first[0]), int(table.last[-1])} - {int(steps[0]), int(steps[-1])}
-            for step in ends:
-                one = run.table(columns, kind="main", start=step, stop=step + 1)
-                at = 0 if step < steps[0] else len(steps)
-                steps, values = np.insert(steps, at, one.steps), np.insert(values, at, one.values, axis=0)
-        parts = np.asarray(values, np.float64).reshape(len(steps), len(names), len(QUANTITIES))
+        tables = [run.table(columns, kind="main", start=within.start + 1, stop=within.last + 1, points=points)]
+        if tables[0].level:  # forecasts start where the tensor was first seen, and the end is what is asked
+            ends = [*tables[0].first[:1].tolist(), *tables[0].last[-1:].tolist()]
+            tables += [run.table(columns, kind="main", start=step, stop=step + 1) for step in ends]
+        steps, rows = np.unique(np.concatenate([t.steps for t in tables]), return_index=True)
+        values = np.concatenate([t.values for t in tables]).astype(np.float64)[rows]
         found = []
-        for i in range(len(names)):
-            there = np.isfinite(parts[:, i, 0]) & np.isfinite(parts[:, i, 1]) & (parts[:, i, 0] > 0)
-            found.append(Measured(steps[there], *parts[there, i].T))
+        for one in values.reshape(len(steps), len(names), len(QUANTITIES)).swapaxes(0, 1):
+            there = np.isfinite(one[:, :2]).all(1) & (one[:, 0] > 0)
+            found.append(Measured(steps[there], *one[there].T))
         return found
 
     @property
@@ -130,13 +127,14 @@ class Case:
         self, seen: Measured, info: TensorInfo, neuron: int | None, dynamics: Dynamics, schedules: Schedules
     ) -> None:
         self.seen, self.dynamics, self.group = seen, dynamics, info.group
-        self.ndim = len(info.shape)
         self.first = int(seen.steps[0])
         self.at = seen.steps - self.first
         self._schedules, self._place = schedules, self.first - 1 - schedules.start
-        rows, self.size = info.shape[0] if self.ndim > 1 else 1, math.prod(info.shape)
-        self.shape, self.part = tuple(info.shape), 1.0
+        self.shape, self.size, self.part = tuple(info.shape), math.prod(info.shape), 1.0
+        ndim = len(self.shape)
+        self._forecasts = dynamics.forecasts(ndim)
         if neuron is not None:
+            rows = self.shape[0] if ndim > 1 else 1
             self.size //= rows
             if dynamics.layout(self.shape) is None:
                 self.shape = (1, self.size)
@@ -145,7 +143,7 @@ class Case:
         self.scale = dynamics.scale_of(self.shape)
         self.init_norm = float(seen.before[0]) / self.part
         # The loss of a layer that begins at 0 depends on its norm: its gradients have a size of their own.
-        rotates = info.role not in ("gain", "bias") if info.role else self.ndim > 1
+        rotates = info.role not in ("gain", "bias") if info.role else ndim > 1
         self.scale_invariant = rotates and info.info.get("init_norm") != 0
         self.grad_norm = self._grad_norm() if dynamics.by_gradient else 1.0
 
@@ -222,7 +220,9 @@ class Case:
         return abs((self.init_norm * self.part / end) ** 2 - 1) * math.exp(-2 * folds)
 
     def stages(self) -> tuple[Predicted, ...]:
-        """The four forecasts."""
+        """The four forecasts; the plain one alone where norms are not free, or nothing is left of the weights."""
+        if not self._forecasts or self.overshoots:
+            return (self.plain(),)
         none, plain = np.zeros(len(self.lr)), self._forecast()
         if self.dynamics.optimizer == "adam_l2":  # followed weight by weight: nothing is matched, and it takes no drift
             start = self._every((self.seen.grad_norm * self.unit / self.grad_norm) ** 2)
@@ -251,19 +251,12 @@ class Case:
         pull in by a share of it. Where decay is coupled, both go through momentum, and what differs is the next guess.
         Steps that are longer than the weights would ask for more than the whole of them, which has no end.
         """
-        at, seen = self.at, self.seen
-        ours = own.radial[at]
-        if self.dynamics.coupled:
-            share = self.lr[at] * drift[at] + ours - measured
-            return self._every(np.clip(share, -1.0, 1.0) / self._eta)
-        pull = 1 - own.kept[at] + self.lr[at] * radial[at]
-        push = (ours + pull + self.lr[at] * drift[at]) * (own.before[at] * self.part / seen.before) ** 2
-        return self._every(np.clip(push - pull - measured, -1.0, 1.0 - pull) / self._eta)
-
-    @property
-    def _eta(self) -> Array:
-        lr = self.lr[self.at]
-        return np.where(lr > 0, lr, np.inf)
+        at, lr = self.at, self.lr[self.at]
+        pull, push = np.zeros(len(at)), own.radial[at] + lr * drift[at]
+        if not self.dynamics.coupled:
+            pull = 1 - own.kept[at] + lr * radial[at]
+            push = (push + pull) * (own.before[at] * self.part / self.seen.before) ** 2
+        return self._every(np.clip(push - pull - measured, -1.0, 1.0 - pull) / np.where(lr > 0, lr, np.inf))
 
     def _forecast(self, *, scale: Array | float = 1.0, **more: Any) -> Forecast:
         return self.dynamics.forecast(

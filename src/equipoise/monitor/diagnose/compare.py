@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +15,7 @@ from equipoise._check import number
 from equipoise.monitor.diagnose.attribute import QUANTITIES, Case, Measured, Predicted, Spans
 from equipoise.monitor.runs.recorded import recorded
 from equipoise.monitor.runs.schedule_points import Schedules
-from equipoise.monitor.store.layout import Column, TensorInfo
+from equipoise.monitor.store.layout import Column
 from equipoise.monitor.store.run import Run
 
 Array = NDArray[np.float64]
@@ -131,15 +131,32 @@ class Comparer:
 
     def compare(self, tensor: str, *, neuron: int | None = None, points: int | None = POINTS) -> Comparison:
         """As the function `compare`."""
-        info = self._info(tensor, neuron)
-        (seen,) = Measured.read(self.run, [tensor], within=self.schedules, neuron=neuron, points=points)
-        if not len(seen.steps):
+        self._check(tensor, neuron)
+        case = self.cases([tensor], points, neuron=neuron).get(tensor)
+        if case is None:
             raise ValueError(f"tensor = {tensor!r}: nothing was measured of it")
-        known = self.groups[info.group].dynamics
-        case = Case(seen, info, neuron, known, self.schedules)
-        forecasts = known.forecasts(len(info.shape)) and not case.overshoots
-        stages = case.stages() if forecasts else (case.plain(),)
-        return Comparison(tensor, neuron, seen.steps, seen.norm, seen.rotation, seen.update, stages, known.known)
+        seen, known = case.seen, case.dynamics.known
+        return Comparison(tensor, neuron, seen.steps, seen.norm, seen.rotation, seen.update, case.stages(), known)
+
+    def cases(
+        self, tensors: Iterable[str], points: int | None = POINTS, *, neuron: int | None = None
+    ) -> dict[str, Case]:
+        """What was measured of tensors beside their settings; without those of which too little is known.
+
+        Args:
+            tensors: their names.
+            points: about how many points of each at most.
+            neuron: which neuron of each, instead of the whole.
+        """
+        known = [t for t in tensors if self.tensors[t].group < len(self.groups)]
+        names = [t for t in known if all(Column(q, t, neuron=neuron) in self.columns for q in QUANTITIES)]
+        read = Measured.read(self.run, names, within=self.schedules, points=points, neuron=neuron) if names else []
+        found = {}
+        for name, seen in zip(names, read, strict=True):
+            if len(seen.steps):
+                info = self.tensors[name]
+                found[name] = Case(seen, info, neuron, self.groups[info.group].dynamics, self.schedules)
+        return found
 
     def forecasts(self, tensors: Sequence[str], spans: Spans) -> dict[str, Predicted]:
         """The plain forecasts of many tensors at the cost of a few; those without one are left out.
@@ -150,24 +167,15 @@ class Comparer:
             tensors: their names.
             spans: measured steps; forecasts are averaged over each stretch.
         """
-        measured = [t for t in tensors if all(Column(q, t) in self.columns for q in QUANTITIES)]
-        grows = {t for t in measured if self.tensors[t].info.get("init_norm") == 0}
-        measured = [t for t in measured if self.tensors[t].group < len(self.groups) and t not in grows]
+        by_gradient = {i for i, group in enumerate(self.groups) if group.dynamics.by_gradient}
         found: dict[str, Predicted] = {}
-        by_gradient = {t: self.groups[self.tensors[t].group].dynamics.by_gradient for t in measured}
         for points, needs in ((POINTS, True), (1, False)):  # others need only the norm that they began with
-            names = [t for t in measured if by_gradient[t] == needs]
-            for name, seen in zip(names, self._read(names, points), strict=True):
-                if len(seen.steps):
-                    info = self.tensors[name]
-                    case = Case(seen, info, None, self.groups[info.group].dynamics, self.schedules)
-                    found[name] = case.plain(self._done, spans)
+            infos = [self.tensors[t] for t in tensors]
+            names = [t.name for t in infos if t.info.get("init_norm") != 0 and (t.group in by_gradient) == needs]
+            found |= {name: case.plain(self._done, spans) for name, case in self.cases(names, points).items()}
         return {name: p for name, p in found.items() if np.isfinite(p.norm).any() or np.isfinite(p.rotation).any()}
 
-    def _read(self, names: Sequence[str], points: int) -> list[Measured]:
-        return Measured.read(self.run, names, within=self.schedules, points=points) if names else []
-
-    def _info(self, tensor: str, neuron: int | None) -> TensorInfo:
+    def _check(self, tensor: str, neuron: int | None) -> None:
         if tensor not in self.tensors:
             if not self.tensors:
                 raise ValueError(f"tensor = {tensor!r}: the run has none yet; train and watch at least one step")
@@ -180,7 +188,6 @@ class Comparer:
             raise ValueError(f"neuron = {neuron}: must be a sampled neuron of {tensor}: {list(info.neurons)}")
         if info.group >= len(self.groups):
             raise ValueError(f"{self.run.path}: the run does not say what its optimizer was, so there is no forecast")
-        return info
 
 
 class Latest:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from equipoise.monitor.diagnose.attribute import QUANTITIES, Case, Measured
+from equipoise.monitor.diagnose.attribute import QUANTITIES, Case
 from equipoise.monitor.diagnose.checks_loss import training
 from equipoise.monitor.diagnose.compare import Comparer
 from equipoise.monitor.runs.recorded import START, taken_as
@@ -152,21 +152,12 @@ class Evidence:
         return self.forecasts(i) and len(early) > 0 and bool(early[-1] >= SETTLED)
 
     @cached_property
-    def _cases(self) -> dict[int, Case]:
-        known = set(self.run.columns)
-        which = [i for i, n in enumerate(self.names) if all(Column(q, n) in known for q in QUANTITIES)]
-        which = [i for i in which if self.group[i] < len(self.groups)]
-        names, schedules = [self.names[i] for i in which], self.comparer.schedules
-        seen = Measured.read(self.run, names, within=schedules, points=POINTS) if names else []
-        return {
-            i: Case(one, self.tensors[i], None, self.groups[self.group[i]].dynamics, schedules)
-            for i, one in zip(which, seen, strict=True)
-            if len(one.steps)
-        }
+    def _cases(self) -> dict[str, Case]:
+        return self.comparer.cases(self.names, POINTS)
 
     def case(self, i: int) -> Case | None:
         """The forecast of tensor i; None where too little was measured of it."""
-        return self._cases.get(i)
+        return self._cases.get(self.names[i])
 
     @property
     def finetune(self) -> bool:

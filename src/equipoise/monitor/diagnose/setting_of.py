@@ -9,10 +9,9 @@ from typing import Any
 import numpy as np
 
 from equipoise import schedules
-from equipoise.monitor.diagnose.attribute import QUANTITIES, Case, Measured
-from equipoise.monitor.diagnose.compare import POINTS, Comparer
+from equipoise.monitor.diagnose.compare import Comparer
 from equipoise.monitor.runs.recorded import META, START
-from equipoise.monitor.store.layout import Column, TensorInfo
+from equipoise.monitor.store.layout import TensorInfo
 from equipoise.monitor.store.run import Run
 from equipoise.planner.setting import DTYPES, KIND_OF_ROLE, Setting, Tensor
 from equipoise.schedules import Schedule
@@ -68,11 +67,9 @@ def setting_of(run: Run) -> Setting:
 def _tensor(known: Comparer, info: TensorInfo) -> Tensor:
     size, norm = math.prod(info.shape), info.info.get("init_norm")
     dynamics, grad_norm = known.groups[info.group].dynamics, 1.0
-    measured = all(Column(q, info.name) in known.columns for q in QUANTITIES)
-    if measured and (dynamics.by_gradient or norm is None):
-        (seen,) = Measured.read(known.run, [info.name], within=known.schedules, points=POINTS)
-        if len(seen.steps):
-            case = Case(seen, info, None, dynamics, known.schedules)
+    if dynamics.by_gradient or norm is None:
+        case = known.cases([info.name]).get(info.name)
+        if case is not None:
             grad_norm, norm = case.grad_norm, case.init_norm if norm is None else norm
     dtype = info.info.get("dtype")
     return Tensor(

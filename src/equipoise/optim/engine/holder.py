@@ -32,6 +32,14 @@ class Holder(Optimizer):
     kept: ClassVar[tuple[str, ...]]
     """Names of the attributes that copies and pickles have."""
 
+    _ready: bool = True
+
+    def _hold(self, groups: list[dict[str, Any]]) -> None:
+        """Become an optimizer of parameters that those inside have already: torch's constructor adds none."""
+        self._ready = False
+        super().__init__([p for group in groups for p in group["params"]], self.defaults)
+        self._ready = True
+
     @abstractmethod
     def _step(self) -> None:
         """Take one step with the gradients that there are."""
