@@ -17,15 +17,9 @@ STEPS, AT = 120, 80
 def trained(path: Path, fault: str, *, seed: int = 0, sgd: bool = False, every: int | None = 1) -> eq.Run:
     """A run with something done to it at step `AT`."""
     torch.manual_seed(seed)
-    layers = [
-        torch.nn.Linear(16, 32),
-        torch.nn.ReLU(),
-        torch.nn.Linear(32, 32),
-        torch.nn.ReLU(),
-        torch.nn.Linear(32, 8),
-    ]
-    model, target = torch.nn.Sequential(*layers), torch.randn(16, 8)
-    middle = model[2].weight
+    first, between, last = torch.nn.Linear(16, 32), torch.nn.Linear(32, 32), torch.nn.Linear(32, 8)
+    model, target = torch.nn.Sequential(first, torch.nn.ReLU(), between, torch.nn.ReLU(), last), torch.randn(16, 8)
+    middle = between.weight
     adamw = torch.optim.AdamW(model.parameters(), lr=3e-3, betas=(0.9, 0.95))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9) if sgd else adamw
     scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 2 * STEPS)

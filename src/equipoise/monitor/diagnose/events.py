@@ -130,8 +130,8 @@ def events(run: Run, step: int | None = None) -> list[Event]:
     schedules, begin = Schedules(run, until), since - WINDOW
     found = list(_of_schedules(schedules, begin))
     for what, where, steps, values in _series(run, schedules, begin, until):
-        event = _first(what, where, steps, values, begin)
-        found += [event] * (event is not None)
+        if (event := _first(what, where, steps, values, begin)) is not None:
+            found.append(event)
     if loss is not None and left is not None and left[1] <= until:
         found.append(Event(left[1], left[0], "loss", "", _times(loss, left[1])))
     return sorted(found, key=lambda e: (e.step, ORDER.index(e.what), -abs(math.log(e.times or 1e-300))))
