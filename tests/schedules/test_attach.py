@@ -181,7 +181,11 @@ def test_compiled_step_with_tensor_lr_does_not_recompile() -> None:
         graphs.append(graph)
         return graph.forward
 
-    step = torch.compile(lambda g: torch.no_grad()(lambda: p.sub_(lr * g))(), backend=count)
+    @torch.compile(backend=count)
+    def step(g: torch.Tensor) -> None:
+        with torch.no_grad():
+            p.sub_(lr * g)
+
     for wanted in (0.0, -0.5, -0.75, -1.0):
         step(torch.ones(3))
         assert torch.all(p == wanted)

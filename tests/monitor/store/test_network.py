@@ -1,4 +1,7 @@
-"""Runs where files cannot be locked: a library that is loaded first makes locks and shared memory fail there."""
+"""Runs on networks: where a library that is loaded first makes locks and shared memory fail, and on a real NFS server.
+
+`python .ci/nfs.py` starts a server in user space, mounts its export twice, as two machines would, and runs these tests.
+"""
 
 import json
 import os
@@ -17,6 +20,9 @@ from tests.monitor.store.example_runs import LAYOUT, numbers, write
 from equipoise.board.listing import Runs
 from equipoise.monitor import Run, RunError, RunWriter
 from equipoise.monitor.store import network, schema
+
+MOUNTS = "EQUIPOISE_NFS"
+"""This variable has two directories, which are mounts of one export."""
 
 WRITE = """
 import sys, time
@@ -62,17 +68,22 @@ def shim(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 class Cluster:
-    """A directory without locks, and processes that work there."""
+    """A directory that several machines share, and processes that work there.
 
-    def __init__(self, shim: Path, top: Path) -> None:
-        self.runs, self.local = top / "runs", top / "local"
+    Args:
+        top: where files of the test's own go.
+        runs: the directory as those who write see it.
+        seen: and as others see it.
+        more: variables of the processes.
+    """
+
+    def __init__(self, top: Path, runs: Path, seen: Path, more: dict[str, str]) -> None:
+        self.runs, self.seen, self.local = runs, seen, top / "local"
         self.runs.mkdir()
         self.local.mkdir()
         here = str(Path(__file__).parents[3])
         path = os.pathsep.join([here, os.path.join(here, "src"), os.environ.get("PYTHONPATH", "")])
-        self.env = os.environ | {
-            "LD_PRELOAD": str(shim), "NO_LOCKS": str(self.runs), network.LOCAL: str(self.local), "PYTHONPATH": path,
-        }  # fmt: skip
+        self.env = os.environ | {network.LOCAL: str(self.local), "PYTHONPATH": path} | more
 
     def start(self, code: str, *words: str) -> subprocess.Popen[str]:
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
@@ -102,12 +113,31 @@ def go_on(process: subprocess.Popen[str]) -> str:
     return told(process)
 
 
-@pytest.fixture
-def cluster(shim: Path, tmp_path: Path) -> Cluster:
-    return Cluster(shim, tmp_path)
+@pytest.fixture(params=["shim", "nfs"])
+def cluster(request: pytest.FixtureRequest, tmp_path: Path) -> Cluster:
+    if request.param == "shim":
+        runs = tmp_path / "runs"
+        more = {"LD_PRELOAD": str(request.getfixturevalue("shim")), "NO_LOCKS": str(runs)}
+        return Cluster(tmp_path, runs, runs, more)
+    if MOUNTS not in os.environ:
+        pytest.skip("needs an NFS server: python .ci/nfs.py")
+    first, second = (Path(x) / f"{tmp_path.parent.name}-{tmp_path.name}" for x in os.environ[MOUNTS].split(os.pathsep))
+    return Cluster(tmp_path, first, second, {})
 
 
-def test_the_shim_makes_sqlite_fail_there(cluster: Cluster) -> None:
+def test_sqlite_fails_there(cluster: Cluster) -> None:
+    """Where a file cannot be locked, at once; on NFS for who reads on another machine: it has old rows."""
+    if cluster.seen != cluster.runs:
+        with sqlite3.connect(cluster.runs / "a.sqlite", isolation_level=None) as writer:
+            writer.execute("PRAGMA journal_mode = WAL")
+            writer.executescript("CREATE TABLE a (b); INSERT INTO a VALUES (1)")
+            with sqlite3.connect(cluster.seen / "a.sqlite") as reader:
+                assert reader.execute("SELECT * FROM a").fetchall() == [(1,)]
+                writer.execute("INSERT INTO a VALUES (2)")
+                assert reader.execute("SELECT * FROM a").fetchall() == [(1,)]
+        reader.close()
+        writer.close()
+        return
     code = "import sqlite3, sys; sqlite3.connect(sys.argv[1]).execute('CREATE TABLE a (b)')"
     for place, works in ((cluster.runs, False), (cluster.local, True)):
         process = cluster.start(code, str(place / "a.sqlite"))
@@ -120,21 +150,21 @@ def test_runs_of_several_writers_are_listed_while_they_are_written(cluster: Clus
     try:
         for name in ("a", "b/c"):
             assert sorted(os.listdir(cluster.runs / name)) == [network.OWNER, schema.FILE]
-        reader = cluster.start(READ, str(cluster.runs))
+        reader = cluster.start(READ, str(cluster.seen))
         out, err = reader.communicate(timeout=60)
         assert not err
         lines = json.loads(out)
         assert [(line["name"], line["status"], line["error"]) for line in lines] == [
             ("a", "running", ""), ("b/c", "running", ""),
         ]  # fmt: skip
-        with Run.open(cluster.runs / "a") as run:  # stays open while another copy takes its place
+        with Run.open(cluster.seen / "a") as run:  # stays open while another copy takes its place
             assert len(run.steps) == 500
             for writer in writers:
                 assert go_on(writer) == "closed []"
                 writer.communicate(timeout=60)
             assert run.status == "finished"
             assert run.check() == []
-        assert os.listdir(cluster.runs / "a") == [schema.FILE]
+        assert os.listdir(cluster.seen / "a") == [schema.FILE]
         assert os.listdir(cluster.local) == []
     finally:
         for writer in writers:
@@ -149,13 +179,13 @@ def test_a_killed_writer_goes_on_with_what_it_had_on_its_disk(cluster: Cluster) 
     finally:
         first.send_signal(signal.SIGKILL)
         first.communicate()
-    with Run.open(cluster.runs / "a") as run:
+    with Run.open(cluster.seen / "a") as run:
         assert len(run.steps) == 100, "the last copy"
         assert run.status == "unclosed"
     second = cluster.writer("a", 110, 5, "close")
     assert go_on(second) == "closed []"
     second.communicate()
-    with Run.open(cluster.runs / "a") as run:
+    with Run.open(cluster.seen / "a") as run:
         assert run.steps.tolist() == list(range(1, 116)), "the ten that had not been copied are there, too"
         assert run.check() == []
 
@@ -232,6 +262,22 @@ def test_where_copying_fails_training_goes_on_and_the_run_stays_on_the_local_dis
     (kept,) = (tmp_path / "local").iterdir()
     with Run.open(kept) as run:
         assert run.steps.tolist() == [1, 2]
+
+
+def test_a_disk_that_does_not_answer_is_waited_for_aloud(copied: Path) -> None:
+    """As a server that hangs: whoever opens the file waits for ever."""
+    said: list[str] = []
+    writer = RunWriter(copied, layouts=[LAYOUT], warn=said.append)
+    writer.append(1, [1, 2, 3])
+    assert writer.flush()
+    part = copied / f".{schema.FILE}.{os.getpid()}"
+    os.mkfifo(part)
+    writer.close(timeout=2.5)
+    assert said[0].endswith("the disk has not answered for 2 s, waiting 2.5 s")
+    (finding,) = writer.findings
+    assert "the disk did not answer within 2.5 s" in finding.evidence
+    with part.open("rb") as end:  # so that the thread goes on
+        end.read()
 
 
 @pytest.mark.parametrize(

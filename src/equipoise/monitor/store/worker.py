@@ -18,6 +18,9 @@ INTERVAL = 0.2
 PATIENCE = 0.05
 """Seconds that a full buffer may hold up training, once for each time that it fills."""
 
+SAID = 2.0
+"""Seconds that the end waits for the disk without a word."""
+
 log = logging.getLogger("equipoise.monitor")
 
 
@@ -110,7 +113,10 @@ class Worker:
             self._wake.notify_all()
         if threading.current_thread() is self._thread:
             return  # collected as garbage in the thread itself, which ends by itself
-        self._thread.join(timeout)
+        self._thread.join(min(SAID, timeout))
+        if self._thread.is_alive() and timeout > SAID:
+            self._trouble.warn(f"{self._trouble.where}: the disk has not answered for {SAID:g} s, waiting {timeout:g} s")
+            self._thread.join(timeout - SAID)
         if self._thread.is_alive():
             self._trouble.fail(TimeoutError(f"the disk did not answer within {timeout:g} s"))
 
