@@ -11,6 +11,21 @@ from numpy.typing import ArrayLike, NDArray
 
 Array = NDArray[np.float64]
 
+LONG = 80
+"""Letters of a value that a message quotes as it is; of others it has the type."""
+
+
+def shown(value: Any) -> str:
+    """A value as a message quotes it: itself, or its type where it would fill lines, as optimizers and tensors do.
+
+    >>> shown("adamx"), shown(np.zeros(100)), len(shown(10**400))
+    ("'adamx'", 'ndarray', 80)
+    """
+    text = repr(value)
+    if isinstance(value, str | bytes | int | float):
+        return text if len(text) <= LONG else text[: LONG - 1] + "…"
+    return text if len(text) <= LONG and "\n" not in text else type(value).__name__
+
 
 def number(
     name: str,
@@ -34,31 +49,31 @@ def number(
         # "0.1" would pass here and fail where somebody reckons with it. Tensors say RuntimeError.
         x = math.nan if isinstance(value, str | bytes) else float(value)
     except (TypeError, ValueError, OverflowError, RuntimeError):
-        raise ValueError(f"{name} = {value!r}: {wanted}") from None
+        raise ValueError(f"{name} = {shown(value)}: {wanted}") from None
     outside = x < low or x > high or (open_low and x == low) or (open_high and x == high)
     if not math.isfinite(x) or outside:
-        raise ValueError(f"{name} = {value!r}: {wanted}")
+        raise ValueError(f"{name} = {shown(value)}: {wanted}")
     return x
 
 
 def whole(name: str, value: Any, *, low: int = 0) -> int:
     """An integer of at least `low`; 10.0 counts as 10, true and false as nothing."""
     if isinstance(value, bool | np.bool_) or not _is_whole(value) or int(value) < low:
-        raise ValueError(f"{name} = {value!r}: must be a whole number ≥ {low}")
+        raise ValueError(f"{name} = {shown(value)}: must be a whole number ≥ {low}")
     return int(value)
 
 
 def choice(name: str, value: Any, allowed: Collection[str]) -> str:
     """One of a few words."""
     if not isinstance(value, str) or value not in allowed:
-        raise ValueError(f"{name} = {value!r}: must be one of {', '.join(sorted(allowed))}")
+        raise ValueError(f"{name} = {shown(value)}: must be one of {', '.join(sorted(allowed))}")
     return value
 
 
 def flag(name: str, value: Any, *, optional: bool = False) -> None:
     """True or False, or None where that is an answer, too."""
     if not isinstance(value, bool | np.bool_) and not (optional and value is None):
-        raise ValueError(f"{name} = {value!r}: must be True{', False or None' if optional else ' or False'}")
+        raise ValueError(f"{name} = {shown(value)}: must be True{', False or None' if optional else ' or False'}")
 
 
 def series(
@@ -77,7 +92,7 @@ def series(
         x = np.asarray(value, dtype=np.float64)
     except (TypeError, ValueError):
         curve = f"; give {name} = ….values(steps)" if hasattr(value, "values") else ""
-        raise ValueError(f"{name} = {value!r}: {wanted}, or an array with one such number a step{curve}") from None
+        raise ValueError(f"{name} = {shown(value)}: {wanted}, or an array with one such number a step{curve}") from None
     if x.ndim == 0:
         number(name, value, low=low, open_low=open_low)
         return np.full(1 if steps is None else steps, float(x))

@@ -188,6 +188,7 @@ def test_bad_input_is_one_line_and_exit_code_2(arguments: list[str], message: st
     [
         (["plan", "--nope"], "No such option: --nope"),
         (["plan", "--lr", "fast"], "Invalid value for '--lr'"),
+        (["plan", "--wd", "heavy"], "'heavy'"),
         (["fly"], "No such command 'fly'"),
     ],
 )

@@ -116,7 +116,7 @@ POINT = [nn.Parameter(torch.tensor(1.0))]
         (lambda: eq.AdamW(W, lr="0.1"), "lr = '0.1': must be a finite number"),  # type: ignore[arg-type]
         (lambda: eq.AdamW(W, eps="1e-8"), "eps = '1e-8': must be a finite number"),  # type: ignore[arg-type]
         (lambda: eq.AdamW(W, lr=torch.ones(2)), "lr = tensor.*: must be a finite number"),  # type: ignore[arg-type]
-        (lambda: eq.AdamW(W, lr=10**400), "lr = 10+: must be a finite number"),
+        (lambda: eq.AdamW(W, lr=10**400), "lr = 10+…: must be a finite number"),
         (lambda: eq.AdamW(W, betas=0.9), "betas = 0.9: must be two numbers"),  # type: ignore[arg-type]
         (lambda: eq.Lion(W, betas=None), "betas = None: must be two numbers"),  # type: ignore[arg-type]
         (lambda: eq.AdamW(W, decay=["lr"]), r"decay = \['lr'\]: must be one of"),  # type: ignore[arg-type]

@@ -80,7 +80,7 @@ class Audit:
         models: list[Any] = list(model) if isinstance(model, list | tuple) else [] if model is None else [model]
         for one in models:
             if not isinstance(one, torch.nn.Module):
-                raise ValueError(f"model = {one!r}: must be a torch.nn.Module, a list of such, or None")
+                raise ValueError(f"model = {_check.shown(one)}: must be a torch.nn.Module, a list of such, or None")
         steps = _check.whole("steps", steps, low=1)
         memory = _check.number("memory", memory, low=0)
         optimizers = list(optimizer) if isinstance(optimizer, list | tuple) else [optimizer]

@@ -81,6 +81,8 @@ def main() -> None:
         if not hasattr(error, "format_message"):
             raise
         message = error.format_message().strip()  # type: ignore[attr-defined]
+        if hasattr(error.__cause__, "errors"):  # of pydantic, whose words leave out the value
+            message += f", got {error.__cause__.errors()[0]['input']!r}"  # type: ignore[union-attr]
         if message:  # none where no command was given, and the help has been shown
             context = getattr(error, "ctx", None)
             say(f"equipoise: {message} (see {getattr(context, 'command_path', 'equipoise')} --help)", err=True)

@@ -28,6 +28,7 @@ from equipoise.optim.controlled import (
 from equipoise.optim.dynamics_of import GroupState, group_state
 from equipoise.optim.engine.base import RuleOptimizer
 from equipoise.optim.matrix import Muon, RotationalMuon
+from equipoise.optim.model.belonging import count_shared
 from equipoise.optim.model.gains import add_gains
 from equipoise.optim.model.roles import ROLES, ParameterRole, known_parameters
 from equipoise.optim.rows import row_count
@@ -127,6 +128,17 @@ def rotational(
         follow = _Follow(_check.whole("steps", steps, low=1), schedule, grad_norm)
     elif given := [n for n, v in (("steps", steps), ("schedule", schedule), ("grad_norm", grad_norm)) if v is not None]:
         raise ValueError(f"{given[0]}: must be left out, or come with angle = 'forecast'; step a schedule as ever")
+    if not isinstance(model, nn.Module):
+        raise ValueError(f"model = {_check.shown(model)}: must be a torch.nn.Module")
+    if not isinstance(like, Optimizer):
+        raise ValueError(f"like = {_check.shown(like)}: must be a torch optimizer of the model's parameters")
+    count, shared = count_shared(model, like.param_groups)
+    if shared < count:
+        raise ValueError(
+            f"like: must be an optimizer of the model's parameters, and {count - shared} of its {count} are others"
+        )
+    if any(p.is_meta for p in model.parameters()):
+        raise ValueError("model: has parameters on meta, whose directions are not known; load the weights first")
     kept = {id(p) for p in model.parameters()}
     if gains:
         add_gains(model, modules=_modules(model, rotate))
@@ -134,8 +146,6 @@ def rotational(
     groups: list[dict[str, Any]] = []
     make: Maker | None = None
     for group in like.param_groups:
-        if any(id(p) not in known for p in group["params"]):
-            raise ValueError("like: must be an optimizer of the model's parameters, and has others")
         state = group_state(like, group)
         make = _twin(like, state, make)
         sorts: dict[tuple[Any, ...], list[ParameterRole]] = {}

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from equipoise import _check
 from equipoise.optim.dynamics_of import group_state, stepping
+from equipoise.optim.model.belonging import nothing_to_train, refuse_lazy, refuse_others
 from equipoise.optim.model.roles import known_parameters, role_by_shape
 from equipoise.planner.pretrained import Verdict, judge
 from equipoise.planner.setting import KIND_OF_ROLE, Group, Tensor
@@ -40,13 +43,18 @@ def _read_tensors(
 ) -> tuple[tuple[Tensor, ...], tuple[str, ...]]:
     """The tensors of groups, one for those that are alike, and what was left out."""
     if model is not None and not hasattr(model, "named_modules"):
-        raise ValueError(f"model = {model!r}: must be a torch.nn.Module, or None")
+        raise ValueError(f"model = {_check.shown(model)}: must be a torch.nn.Module, or None")
+    every = [p for group in groups for p in group["params"]]
+    if model is None:
+        refuse_lazy(every)
+    else:
+        refuse_others(model, groups, "to plan it without names")
     known = {} if model is None else {id(k.param): k for k in known_parameters(model)}
     tensors: dict[tuple[Any, ...], Tensor] = {}
     frozen = 0
     for i, group in enumerate(groups):
         for j, p in enumerate(group["params"]):
-            if not p.requires_grad or p.is_complex():
+            if not p.requires_grad or p.is_complex() or not p.numel():
                 frozen += 1
                 continue
             named = known.get(id(p))
@@ -57,14 +65,16 @@ def _read_tensors(
             dtype = str(p.dtype).removeprefix("torch.")
             if ours and dtype in ("bfloat16", "float16"):
                 dtype = "float32"  # ours keep a float32 copy of such weights
-            there = not p.is_meta and p.numel() and p.is_floating_point()
+            there = not p.is_meta and p.is_floating_point()
             rms = p.detach().float().square().mean().sqrt().item() if there else None
+            if rms is not None and not math.isfinite(rms):
+                raise ValueError(f"{name} has weights that are NaN, infinite or too large to square; set them first")
             one = Tensor(name, tuple(p.shape), KIND_OF_ROLE[role], rms, i, dtype=dtype)
             key = (one.shape, one.kind, i, dtype, None if rms is None else f"{rms:.1e}")
             tensors[key] = replace(tensors[key], count=tensors[key].count + 1) if key in tensors else one
     if not tensors:
-        raise ValueError("model, optimizer: must have at least one trainable parameter")
-    return tuple(tensors.values()), (f"{frozen} frozen or complex parameters are left out",) if frozen else ()
+        raise nothing_to_train(every)
+    return tuple(tensors.values()), (f"{frozen} parameters are left out: frozen, complex or empty",) if frozen else ()
 
 
 def read_groups(optimizer: Any) -> tuple[tuple[Group, ...], tuple[str, ...]]:

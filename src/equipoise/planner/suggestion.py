@@ -195,7 +195,7 @@ def suggest(
     from equipoise.optim import param_groups
 
     if not hasattr(model, "named_modules"):
-        raise ValueError(f"model = {model!r}: must be a torch.nn.Module")
+        raise ValueError(f"model = {_check.shown(model)}: must be a torch.nn.Module")
     told = {"batch_size": batch_size, "dataset_size": dataset_size, "tokens_per_sample": tokens_per_sample}
     length, groups = _check.whole("steps", steps, low=1), param_groups(model)
 
@@ -251,7 +251,7 @@ def allowed(optimizer: str, *, pilot: bool = False) -> str:
     Raises:
         ValueError: the rule does not hold for it; says why.
     """
-    name = str(optimizer).lower()
+    name = optimizer.lower() if isinstance(optimizer, str) else optimizer
     if pilot and name in ("sgd", "sgdm"):
         return "sgdm"
     if name in ("sgd", "sgdm", "adam_l2"):

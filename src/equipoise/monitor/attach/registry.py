@@ -11,6 +11,7 @@ from equipoise.monitor.attach import own_findings
 from equipoise.monitor.measure.quantities import PER_GROUP
 from equipoise.monitor.store.layout import Quantity
 from equipoise.optim.dynamics_of import stepping
+from equipoise.optim.model.belonging import count_shared, refuse_lazy, refuse_others
 
 
 class OptimizerRegistry:
@@ -45,25 +46,15 @@ class OptimizerRegistry:
     def __len__(self) -> int:
         return len(self.each)
 
-    def _of(self, model: Any) -> tuple[int, int]:
-        """How many parameters there are, and how many of them are a model's."""
-        known = {id(p) for p in model.parameters()}
-        mine = [id(p) in known for group in self.param_groups for p in group["params"]]
-        return len(mine), sum(mine)
-
     def check(self, model: Any) -> None:
-        """Refuse the optimizers of another model.
+        """Refuse the optimizers of another model, and parameters without a shape.
 
         Args:
             model: a module; None is that of any.
         """
-        count, shared = (0, 0) if model is None else self._of(model)
-        if count and not shared:
-            raise ValueError(
-                f"optimizer: none of its {count} parameters belong to the model; pass the optimizer that was made "
-                "from this model's parameters, after the model was changed or wrapped, or model=None to watch it "
-                "without names"
-            )
+        refuse_lazy(p for group in self.param_groups for p in group["params"])
+        if model is not None:
+            refuse_others(model, self.param_groups, "to watch it without names")
 
     def others(self, model: Any) -> Finding | None:
         """The finding that some parameters are not the model's, if so.
@@ -71,7 +62,7 @@ class OptimizerRegistry:
         Args:
             model: as for `check`.
         """
-        count, shared = (0, 0) if model is None else self._of(model)
+        count, shared = (0, 0) if model is None else count_shared(model, self.param_groups)
         return None if shared == count else own_findings.other_parameters(count - shared, count)
 
     @property
@@ -150,7 +141,7 @@ def model_of(model: Any, optimizer: Any) -> Any:
         optimizer: its optimizers.
     """
     registry = OptimizerRegistry(optimizer)
-    return None if model is None or not registry._of(model)[1] else model
+    return None if model is None or not count_shared(model, registry.param_groups)[1] else model
 
 
 def groups_in(optimizer: Any) -> list[dict[str, Any]]:

@@ -122,7 +122,7 @@ class Watch:
         quiet: bool, strict: bool,
     ) -> None:  # fmt: skip
         if model is not None and not isinstance(model, torch.nn.Module):
-            raise ValueError(f"model = {model!r}: must be a torch.nn.Module, or None")
+            raise ValueError(f"model = {_check.shown(model)}: must be a torch.nn.Module, or None")
         place = checked_path(path)
         if not isinstance(resume, bool):
             resume = _check.whole("resume", resume)

@@ -25,6 +25,7 @@ from equipoise.monitor.measure.optimizer_state import Sources
 from equipoise.monitor.measure.sums import SUMS, RowSums
 from equipoise.monitor.measure.tensors import Fingerprint, Watched, watched
 from equipoise.monitor.measure.workspace import BlockBuffer, Workspace
+from equipoise.optim.model.belonging import nothing_to_train
 
 LITTLE = 4 << 20
 """Bytes of weights that are so few that a step is copied as a whole."""
@@ -50,7 +51,7 @@ class Frame:
         self.neurons = neurons > 0
         self.tensors = watched(registry, names, self.neurons)
         if not self.tensors:
-            raise ValueError("optimizer: must have at least one trainable parameter")
+            raise nothing_to_train(p for group in registry.param_groups for p in group["params"])
         self.rows = sum(t.rows for t in self.tensors)
         self._devices = list(dict.fromkeys(t.p.device for t in self.tensors)) or [torch.device("cpu")]
         self.sharded = any(hasattr(t.p, "placements") for t in self.tensors)
