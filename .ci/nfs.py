@@ -2,9 +2,9 @@
 
     sudo python .ci/nfs.py            Debian only; installs nothing, and needs no NFS in the kernel, but FUSE and root
 
-The server is nfs-ganesha (NFS 3), the clients are `tests/monitor/store/nfs_mount.c`, on libnfs and FUSE. Their packages are
-downloaded and unpacked into a temporary directory. Instead of rpcbind, which wants a user of its own, a few lines here
-answer that every service is registered.
+The server is nfs-ganesha (NFS 3), the clients are `tests/monitor/store/nfs_mount.c`, on libnfs and FUSE. Their packages
+are downloaded and unpacked into a temporary directory. Instead of rpcbind, which wants a user of its own, a few
+lines here answer that every service is registered.
 """
 
 import os
@@ -95,10 +95,10 @@ def main() -> int:
         root = unpacked(top)
         libraries = [root / "usr/lib/ganesha", *(root / x / "x86_64-linux-gnu" for x in ("usr/lib", "lib"))]
         env = os.environ | {"LD_LIBRARY_PATH": os.pathsep.join(map(str, libraries))}
-        for part in ("export", "state"):
-            (top / part).mkdir()
-        plugins = libraries[1] / "ganesha"
-        text = SERVER.format(port=PORT, mount_port=MOUNT_PORT, plugins=plugins, state=top / "state", export=top / "export")
+        plugins, export, state = libraries[1] / "ganesha", top / "export", top / "state"
+        export.mkdir()
+        state.mkdir()
+        text = SERVER.format(port=PORT, mount_port=MOUNT_PORT, plugins=plugins, state=state, export=export)
         (top / "server.conf").write_text(text)
         client = top / "nfs_mount"
         source = ROOT / "tests/monitor/store/nfs_mount.c"
@@ -110,7 +110,7 @@ def main() -> int:
             log = top / "server.log"
             words = ["-F", "-L", log, "-f", top / "server.conf", "-p", top / "server.pid"]
             held.append(subprocess.Popen([root / "usr/bin/ganesha.nfsd", *words], env=env))
-            url = f"nfs://127.0.0.1{top / 'export'}?version=3&nfsport={PORT}&mountport={MOUNT_PORT}"
+            url = f"nfs://127.0.0.1{export}?version=3&nfsport={PORT}&mountport={MOUNT_PORT}"
             for k in range(2):
                 mount = top / f"machine {k}"
                 mount.mkdir()
@@ -123,7 +123,7 @@ def main() -> int:
                         break
                     one.wait()
                 else:
-                    print(log.read_text() if log.exists() else "the server did not start", file=sys.stderr)
+                    sys.stderr.write(log.read_text() if log.exists() else "the server did not start")
                     return 1
             env = os.environ | {"EQUIPOISE_NFS": os.pathsep.join(map(str, mounts))}
             test = [sys.executable, "-m", "pytest", "-q", "tests/monitor/store/test_network.py", "-k", "nfs"]

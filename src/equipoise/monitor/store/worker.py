@@ -115,7 +115,8 @@ class Worker:
             return  # collected as garbage in the thread itself, which ends by itself
         self._thread.join(min(SAID, timeout))
         if self._thread.is_alive() and timeout > SAID:
-            self._trouble.warn(f"{self._trouble.where}: the disk has not answered for {SAID:g} s, waiting {timeout:g} s")
+            where = self._trouble.where
+            self._trouble.warn(f"{where}: the disk has not answered for {SAID:g} s, waiting {timeout:g} s")
             self._thread.join(timeout - SAID)
         if self._thread.is_alive():
             self._trouble.fail(TimeoutError(f"the disk did not answer within {timeout:g} s"))
