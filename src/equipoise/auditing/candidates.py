@@ -1,6 +1,6 @@
 """Candidate rules: what an optimizer may do with the gradients that it saw.
 
-The equations are those of `optim.rules` and `optim.matrix_rules`. A candidate names one, its switches, and the
+The equations are those of `optim.rules` and `optim.matrices.rules`. A candidate names one, its switches, and the
 averaging factors that are fitted.
 """
 
@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from equipoise.optim.matrix_rules import MuonRule
+from equipoise.optim.matrices.rules import MuonRule
 from equipoise.optim.options import GroupOptions, group_options
 from equipoise.optim.rules import (
     AdamRule,

@@ -27,7 +27,7 @@ from equipoise.optim.controlled import (
 )
 from equipoise.optim.dynamics_of import GroupState, group_state
 from equipoise.optim.engine.base import RuleOptimizer
-from equipoise.optim.matrix import Muon, RotationalMuon
+from equipoise.optim.matrices.muon import Muon, RotationalMuon
 from equipoise.optim.model.belonging import count_shared
 from equipoise.optim.model.gains import add_gains
 from equipoise.optim.model.roles import ROLES, ParameterRole, known_parameters

@@ -12,7 +12,7 @@ from equipoise import _check, geometry
 from equipoise.geometry import Norm
 from equipoise.optim.engine.base import RuleOptimizer, state_dtype, without_autocast
 from equipoise.optim.engine.validation import with_params
-from equipoise.optim.matrix_rules import DualRule, MuonRule, averaged
+from equipoise.optim.matrices.rules import DualRule, MuonRule, averaged
 from equipoise.optim.moves import Decay, Move
 from equipoise.optim.options import (
     PLAIN_ADAM,

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from equipoise.optim.engine.tensor_list import TensorList
-from equipoise.optim.matrix import MuonFamily
+from equipoise.optim.matrices.muon import MuonFamily
 from equipoise.optim.moves import Decay, Move, Piece, directions, varied
 from equipoise.optim.options import DecayKind, GroupOptions, Nonfinite, Params, documented, given
 from equipoise.optim.relatives import Brake, Floor
