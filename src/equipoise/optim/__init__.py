@@ -5,9 +5,9 @@ and each final class is one of each with hyperparameters under torch's names.
 
 Comes in: parameters with gradients. Goes out: new weights. Read `rules` (Lion's equation and the others), `moves` and
 `sphere` (what is done with a direction), `optimizers` and `controlled` (the final classes), `relatives` (single ideas
-from papers), `matrices` (Muon and what else sees a whole matrix), `engine` (how a step runs), `wrap` and `switch` (round
-other optimizers), `following` (`eq.rotational`), `model` (parameter groups), `dynamics_of` (what theory knows of any
-torch optimizer).
+from papers), `matrices` (Muon, and what else sees a whole matrix), `engine` (how a step runs), `wrap` and `switch`
+(round other optimizers), `following` (`eq.rotational`), `model` (parameter groups), `dynamics_of` (what theory knows
+of any torch optimizer).
 """
 
 from equipoise.optim.controlled import (
@@ -21,8 +21,9 @@ from equipoise.optim.controlled import (
 )
 from equipoise.optim.engine.base import RuleOptimizer
 from equipoise.optim.following import rotational
-from equipoise.optim.matrices.muon import HyperballMuon, Muon, RotationalMuon, SteepestDescent
+from equipoise.optim.matrices.muon import HyperballMuon, Muon, RotationalMuon
 from equipoise.optim.matrices.relatives import BrakeMuon, EvenRows, FloorMuon, NorMuon
+from equipoise.optim.matrices.steepest_descent import SteepestDescent
 from equipoise.optim.model.averaging import WeightAverage
 from equipoise.optim.model.folding import fold
 from equipoise.optim.model.gains import Gain, Standardized, add_gains, standardize
