@@ -2,7 +2,8 @@
 
 Comes in: a model, its optimizer, and a loop that trains for some steps (`audit`). Goes out: a table tensor × what it
 says × what it does, and findings. In the order to read: `record` (hooks), `candidates` (what it may do), `fit` (least
-squares), `infer` (which of them it did), `said` and `structure` (comparison), `table`, `auditor`.
+squares), `infer` and `low_precision` (which of them it did: a `behaviour`), `said` and `structure` (comparison),
+`table`, `auditor`.
 """
 
 from equipoise.auditing.auditor import Audit, audit

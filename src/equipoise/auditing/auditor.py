@@ -14,7 +14,8 @@ import torch
 from rich.console import Console, RenderableType
 
 from equipoise import _check
-from equipoise.auditing.infer import Behaviour, Inference
+from equipoise.auditing.behaviour import Behaviour
+from equipoise.auditing.infer import Inference
 from equipoise.auditing.previous import changes, read_previous, settings_of
 from equipoise.auditing.ranks import Sums, apart, exchanged
 from equipoise.auditing.record import Recorder, Track

@@ -103,6 +103,11 @@ class Candidate:
         return dict(zip(FREE[self.rule], self.factors, strict=True))
 
     @property
+    def by_matrix(self) -> bool:
+        """Whether it sees whole matrices or rows, so that it cannot be told from some of the entries."""
+        return self.rule == "muon" or self.rows
+
+    @property
     def word(self) -> str:
         """What people call it."""
         match self.rule:

@@ -297,3 +297,8 @@ def _searched(candidate: Candidate, data: Data, decays: bool) -> Fit:
         best = better
     best.errors = tuple(0.5 * (1 - b) * 0.05 for b in best.candidate.factors)
     return best
+
+
+def rounded(x: Tensor, dtype: torch.dtype) -> Tensor:
+    """What is left of numbers after a type with fewer bits."""
+    return x.to(dtype).to(torch.float64)

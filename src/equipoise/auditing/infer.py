@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
+from equipoise.auditing.behaviour import KNOWN, NO_GRADIENT, STILL, UNKNOWN, Behaviour, Value
 from equipoise.auditing.candidates import FREE, SIGNS, Candidate, Search, directions, of_dynamics
-from equipoise.auditing.fit import Data, Fit, fitted, least_squares, refined
+from equipoise.auditing.fit import Data, Fit, fitted, refined, rounded
+from equipoise.auditing.low_precision import infer_low
 from equipoise.auditing.record import Track
 
 FITS = {"muon": 0.2, "signsgdm": 0.05, "lion": 0.05}
@@ -23,61 +25,8 @@ FITS_ELSE = 0.005
 SURE = 5e-5
 """The unexplained share below which no other kind of decay is tried."""
 
-KNOWN = 0.3
-"""The unexplained share above which no rule is named."""
-
 ROUND_OFF = 1e-7
 """A share of the weight, about float32's rounding, below which no decay is seen."""
-
-STILL, NO_GRADIENT, UNKNOWN = "nothing", "no gradient", "not known"
-
-
-@dataclass(frozen=True)
-class Value:
-    """A number with its standard error."""
-
-    value: float
-    error: float = 0.0
-
-    def __str__(self) -> str:
-        return f"{self.value:.4g}" + (f" ± {self.error:.1g}" if 0 < self.error < math.inf else "")
-
-    def away(self, said: float, share: float) -> bool:
-        """Whether it differs from what was said by more than a share of it, and by more than its error explains."""
-        return abs(self.value - said) > max(share * abs(said), 4 * self.error)
-
-
-@dataclass(frozen=True)
-class Behaviour:
-    """What an optimizer did to one tensor.
-
-    Attributes:
-        word: the rule in words; `STILL` where it did not move, `NO_GRADIENT` where none came, `UNKNOWN`.
-        candidate: the rule with its numbers; None where there is none.
-        fits: whether the rule explains the steps up to rounding.
-        unexplained: ‖rest‖/‖Δw‖.
-        lr: rate over what the group said, for all steps; the rate itself where it said 0.
-        rates: of each step.
-        decay: share of the weight that a step's decay takes, over the group's lr.
-        kind: of decay: "" none, "decoupled", "independent" of lr, "coupled" (L2 in the gradient), "masked".
-        factors: averaging factors by name.
-        lost: share of the update that rounding to the parameter's type took.
-        decay_lost: and share of the decay.
-        notes: what was noticed, as codes.
-    """
-
-    word: str
-    candidate: Candidate | None = None
-    fits: bool = True
-    unexplained: float = 0.0
-    lr: Value = Value(math.nan, math.inf)
-    rates: tuple[float, ...] = ()
-    decay: Value = Value(math.nan, math.inf)
-    kind: str = ""
-    factors: dict[str, Value] = field(default_factory=dict[str, Value], hash=False)
-    lost: float = 0.0
-    decay_lost: float = 0.0
-    notes: tuple[str, ...] = ()
 
 
 def data_of(track: Track) -> Data | None:
@@ -128,18 +77,18 @@ class Inference:
         if not finite:
             return Behaviour(UNKNOWN, fits=False, unexplained=math.nan, notes=("not-finite",))
         if not data.moved.any():
-            rounded = self._still(track, data)
-            return rounded
+            return self._still(track, data)
         said = said_of(track)
         wd = track.said[0].weight_decay
         part = said.rule == "muon" and not track.whole
-        found = self._low(track, data, said, wd) if data.low else self._high(track, data, said, wd)
+        found = (
+            infer_low(track, data, said)
+            if data.low
+            else _behaviour(self._choose(said, data, track, wd), said, data, track)
+        )
         if part and not found.fits:
             return Behaviour(UNKNOWN, None, False, found.unexplained, notes=("part",))
         return found
-
-    def _high(self, track: Track, data: Data, said: Candidate, wd: float) -> Behaviour:
-        return _behaviour(self._choose(said, data, track, wd), said, data, track)
 
     def _still(self, track: Track, data: Data) -> Behaviour:
         """A tensor that did not move: by its lr, by its gradients, or by rounding."""
@@ -150,7 +99,7 @@ class Inference:
             return Behaviour(STILL, notes=("lr-zero",))
         u = directions(said_of(track), list(data.grads), list(data.weights), data.start)
         step = u * data.lr.reshape(-1, *[1] * (u.ndim - 1))
-        lost = _rounded(data.weights - step, data.dtype) == data.weights
+        lost = rounded(data.weights - step, data.dtype) == data.weights
         if bool(lost.double().mean() > 0.9):
             if track.finer:
                 return Behaviour(STILL, notes=("kept",))
@@ -161,7 +110,7 @@ class Inference:
         thin = data.thinned()
         best: Fit | None = None
         seen: set[Candidate] = set()
-        found = (c for c in self._found if c != said and (not _matrix(c) or (len(data.shape) > 1 and track.whole)))
+        found = (c for c in self._found if c != said and (not c.by_matrix or (len(data.shape) > 1 and track.whole)))
         for one in (said, *found):
             fit = self._try(one, data, thin, wd)
             if _fits(fit):
@@ -172,7 +121,7 @@ class Inference:
         ranked: list[Fit] = []
         by_rows = _holds_rows(data)
         for one in Search(data.shape, track.whole):
-            ranked.append(fitted(replace(one, by_rows=by_rows), data if _matrix(one) or by_rows else thin))
+            ranked.append(fitted(replace(one, by_rows=by_rows), data if one.by_matrix or by_rows else thin))
         ranked.sort(key=lambda f: f.unexplained)
         tried: set[str] = set()
         for rough in ranked:
@@ -194,7 +143,7 @@ class Inference:
 
     def _try(self, one: Candidate, data: Data, thin: Data, wd: float, steps: int = 6) -> Fit:
         """The best fit of a rule, over its factors and the kinds of decay."""
-        used = data if _matrix(one) or one.by_rows else thin
+        used = data if one.by_matrix or one.by_rows else thin
         coupled = bool(one.l2) and one.rule not in SIGNS
         base = fitted(one, used, decays=not coupled)
         fit = refined(one, used, decays=not coupled, coupled=coupled, steps=1 if base.unexplained < SURE else steps)
@@ -219,103 +168,6 @@ class Inference:
                 others[-1] = refined(replace(one, l2=wd), used, decays=False, coupled=True, steps=steps)
         # What it says stands until another kind of decay explains clearly more.
         return min([fit, *(f for f in others if f.unexplained < 0.5 * fit.unexplained)], key=lambda f: f.unexplained)
-
-    def _low(self, track: Track, data: Data, said: Candidate, wd: float) -> Behaviour:
-        """A tensor in few bits: whether its steps are rounded one by one, or kept in finer weights beside it."""
-        thin = data if _matrix(said) or said.by_rows else data.thinned()
-        best: tuple[float, Candidate, Value, Value] | None = None
-        for one in (said, *Search(data.shape, track.whole)):
-            used = data if _matrix(one) else thin
-            u = directions(one, list(used.grads), list(used.weights), used.start)
-            tried = (_pooled(u, used)[0], one, *_pooled(u, used)[1:])
-            if best is None or tried[0] < best[0] * (0.8 if best[1] == said else 1.0):
-                best = tried
-            if one == said and tried[0] < LOW_FITS:
-                break
-        assert best is not None
-        return _low_behaviour(best, said, track, data, thin)
-
-
-LOW_FITS = 0.3
-"""The unexplained share, beyond what rounding explains, up to which a rule fits in low precision."""
-
-AGREE = 0.9
-"""Share of entries that must be as predicted, for steps to be taken as rounded one by one."""
-
-
-def _pooled(u: Tensor, data: Data) -> tuple[float, Value, Value]:
-    """Fit all steps together in low precision: what is unexplained beyond rounding, rate over lr, decay over lr.
-
-    Whether weights are kept in more bits beside them or rounded stochastically, each Δw has an error of about
-    unit²/6, where rounding to the nearest has unit²/12.
-    """
-    lr = data.lr.where(data.lr > 0, torch.ones_like(data.lr))[:, None]
-    y, x, w = data.moved.flatten(1), u.flatten(1) * lr, data.weights.flatten(1) * lr
-    b, rest, errors = least_squares(y.reshape(1, -1), [x.reshape(1, -1), w.reshape(1, -1)])
-    noise = 2 * float(data.noise().sum()) * data.moved[0].numel()
-    over = max(0.0, float(rest.square().sum()) - 1.5 * noise)
-    signal = float((y.reshape(1, -1) - rest).square().sum())
-    share = math.sqrt(over / max(signal + over, 1e-300))
-    return share, Value(-float(b[0, 0]), float(errors[0, 0])), Value(-float(b[0, 1]), float(errors[0, 1]))
-
-
-def _low_behaviour(
-    best: tuple[float, Candidate, Value, Value], said: Candidate, track: Track, data: Data, thin: Data
-) -> Behaviour:
-    score, one, rate, decay = best
-    wd = track.said[0].weight_decay
-    used = data if _matrix(one) else thin
-    u = directions(one, list(used.grads), list(used.weights), used.start)
-    lr = used.lr.reshape(-1, *[1] * (u.ndim - 1))
-    scale = track.said[0].dynamics.scale_of(tuple(track.param.shape)) if one.rule == said.rule else 1.0
-    d = torch.zeros_like(lr) if one.l2 else lr * wd
-    kind = ("coupled" if one.l2 else "decoupled") if wd else ""
-    # If each step were rounded: decay first, as torch does, then the update.
-    full = -(lr * u * scale)
-    decayed = _rounded(used.weights * (1 - d), used.dtype)
-    agree = float(((_rounded(decayed + full, used.dtype) - used.weights) == used.moved).double().mean())
-    decay_lost = 1 - _along(decayed - used.weights, -d * used.weights) if bool(d.any()) else 0.0
-    if agree > AGREE and not track.finer:
-        lost = 1 - _along(_rounded(used.weights + full, used.dtype) - used.weights, full)
-        return Behaviour(
-            one.word, one, True, 1 - agree, Value(1.0, math.inf), (), Value(wd, math.inf), kind, _known(one), lost,
-            decay_lost, ("rounded",),
-        )  # fmt: skip
-    if score > KNOWN:
-        return Behaviour(UNKNOWN, None, False, score, notes=("low",))
-    rate = Value(rate.value / scale, rate.error / scale)
-    gone = kind == "decoupled" and decay.away(wd, DECAYS_GONE) and abs(decay.value) < 0.5 * wd
-    if not (gone and decay_lost > 0.5):
-        decay_lost = 0.0
-    # Where all steps together are less than a unit, weights beside them may not have shown yet.
-    shown = float(full.sum(0).square().mean()) > float(used.noise().mean()) * 12
-    if not shown:
-        rate, decay = Value(rate.value, math.inf), Value(decay.value, math.inf)
-    return Behaviour(
-        one.word, one, score < LOW_FITS, score, rate, (), decay, kind, _known(one), 0.0, decay_lost, ("low",)
-    )
-
-
-DECAYS_GONE = 0.5
-"""Share of the decay that must be missing for it to be called lost."""
-
-
-def _along(x: Tensor, wanted: Tensor) -> float:
-    """⟨x, wanted⟩/‖wanted‖²: how much of what was wanted there is."""
-    size = float(wanted.square().sum())
-    return float((x * wanted).sum()) / size if size else 1.0
-
-
-def _known(one: Candidate) -> dict[str, Value]:
-    return {name: Value(value, math.inf) for name, value in one.named.items()}
-
-
-def _rounded(x: Tensor, dtype: torch.dtype) -> Tensor:
-    return x.to(dtype).to(torch.float64)
-
-
-def _matrix(one: Candidate) -> bool:
-    return one.rule == "muon" or one.rows
 
 
 def _holds_rows(data: Data) -> bool:
@@ -347,7 +199,7 @@ def _behaviour(fit: Fit, said: Candidate, data: Data, track: Track) -> Behaviour
     rates, errors = rates / scale, errors / scale
     told = errors < 0.02 * rates.abs()
     factor = _common(rates, lr, errors)
-    used = data if _matrix(one) or one.by_rows else data.thinned()
+    used = data if one.by_matrix or one.by_rows else data.thinned()
     if not _shows(one, used, scale):
         factor, told = Value(factor.value, math.inf), torch.zeros_like(told)
     shares = fit.shares

@@ -6,8 +6,9 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from equipoise.auditing.behaviour import NO_GRADIENT, STILL, UNKNOWN, Behaviour
 from equipoise.auditing.candidates import Candidate
-from equipoise.auditing.infer import NO_GRADIENT, STILL, UNKNOWN, Behaviour, said_of
+from equipoise.auditing.infer import said_of
 from equipoise.auditing.record import Track
 
 LR, LR_LOW = 0.03, 0.1

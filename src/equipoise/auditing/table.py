@@ -13,7 +13,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from equipoise.auditing.infer import Behaviour, Value
+from equipoise.auditing.behaviour import Behaviour, Value
 from equipoise.auditing.record import Track
 from equipoise.auditing.said import does_text, said_text
 from equipoise.finding import Finding
