@@ -35,8 +35,7 @@ from equipoise.optim.rows import row_count
 from equipoise.optim.sphere import BY_STEP
 from equipoise.schedules import Schedule
 from equipoise.theory import Dynamics
-from equipoise.theory.directions import DECAYS
-from equipoise.theory.dynamics import Shape
+from equipoise.theory.directions import DECAYS, Shape
 
 Maker = Callable[..., RuleOptimizer]
 

@@ -8,8 +8,8 @@ from typing import Any
 from numpy.typing import ArrayLike
 
 from equipoise import _check
-from equipoise.theory.directions import OPTIMIZERS, default_betas, direction
-from equipoise.theory.dynamics import Dynamics, Shape
+from equipoise.theory.directions import OPTIMIZERS, Shape, default_betas, direction
+from equipoise.theory.dynamics import Dynamics
 from equipoise.theory.trajectory import Forecast
 from equipoise.theory.walk import Stationary
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -49,8 +49,52 @@ MEANING = {
 BETAS = {"lion": (0.9, 0.99)}
 """The optimizers whose averaging factors, where nobody says, are not Adam's (0.9, 0.999): those of `eq.Lion`."""
 
+SCALES = ("original", "adam", "spectral", "none")
+"""What Muon multiplies UVᵀ by: see `matrix_scale`."""
+
+Shape = tuple[int, ...]
+
 _ADAM = ("adam", "adamw", "adam_l2", "adam_nested")
 _SATURATING = ("signsgdm", "lion", "muon", "ngd")
+
+
+def matrix_scale(rows: int, columns: int, rule: str) -> float:
+    """What UVᵀ of a rows × columns matrix is multiplied by.
+
+    "original" √max(1, rows/columns), of Muon's authors and torch; "adam" 0.2·√max(rows, columns), which gives the
+    update Adam's RMS ([liu2025]); "spectral" √(rows/columns), dualize of the RMS→RMS norm
+    ([theory] 8).
+
+    Args:
+        rows: outputs.
+        columns: inputs.
+        rule: one of `SCALES`.
+    """
+    match rule:
+        case "original":
+            return math.sqrt(max(1.0, rows / columns))
+        case "adam":
+            return 0.2 * math.sqrt(max(rows, columns))
+        case "spectral":
+            return math.sqrt(rows / columns)
+        case _:
+            return 1.0
+
+
+class MatrixLayout(NamedTuple):
+    """Which part of a parameter is a matrix to Muon and similar optimizers.
+
+    Attributes:
+        stack: how many matrices it is: a stack of experts, a fused QKV or heads that are split.
+        rows: of each.
+        columns: of each.
+        scale: what the orthogonal factor of each is multiplied by, besides lr.
+    """
+
+    stack: int
+    rows: int
+    columns: int
+    scale: float
 
 
 @dataclass(frozen=True)

@@ -11,10 +11,10 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, NamedTuple, Self, final
+from typing import Any, Self, final
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -24,70 +24,30 @@ from equipoise._check import Array
 from equipoise.theory.directions import (
     DECAYS,
     OPTIMIZERS,
+    SCALES,
     Direction,
+    MatrixLayout,
+    Shape,
     autocorrelation,
     decay_share,
     default_betas,
     direction,
     finite_beta2,
     kept_share,
+    matrix_scale,
     started_square,
 )
 from equipoise.theory.distance import longest
 from equipoise.theory.kernels import QUINTICS
 from equipoise.theory.memory import Memory, memory
 from equipoise.theory.trajectory import Forecast, follow
-from equipoise.theory.walk import Stationary, gap_closed, settle
+from equipoise.theory.walk import Stationary, by_level, gap_closed, settle
 
 MOVES = ("decay", "rotate", "hyperball", "constrain")
 """What a step does with its direction: decay and add it; turn rows at a fixed norm, by an angle or by a step of
 relative size lr; add it and hold the norm below a bound."""
 
 METHODS = ("exact", "small_step")
-
-SCALES = ("original", "adam", "spectral", "none")
-"""What Muon multiplies UVᵀ by: see `matrix_scale`."""
-
-Shape = tuple[int, ...]
-
-
-def matrix_scale(rows: int, columns: int, rule: str) -> float:
-    """What UVᵀ of a rows × columns matrix is multiplied by.
-
-    "original" √max(1, rows/columns), of Muon's authors and torch; "adam" 0.2·√max(rows, columns), which gives the
-    update Adam's RMS ([liu2025]); "spectral" √(rows/columns), dualize of the RMS→RMS norm
-    ([theory] 8).
-
-    Args:
-        rows: outputs.
-        columns: inputs.
-        rule: one of `SCALES`.
-    """
-    match rule:
-        case "original":
-            return math.sqrt(max(1.0, rows / columns))
-        case "adam":
-            return 0.2 * math.sqrt(max(rows, columns))
-        case "spectral":
-            return math.sqrt(rows / columns)
-        case _:
-            return 1.0
-
-
-class MatrixLayout(NamedTuple):
-    """Which part of a parameter is a matrix to Muon and similar optimizers.
-
-    Attributes:
-        stack: how many matrices it is: a stack of experts, a fused QKV or heads that are split.
-        rows: of each.
-        columns: of each.
-        scale: what the orthogonal factor of each is multiplied by, besides lr.
-    """
-
-    stack: int
-    rows: int
-    columns: int
-    scale: float
 
 
 @final
@@ -305,10 +265,8 @@ class Dynamics:
             lr: η, a number or one a step.
             weight_decay: λ, a number or one a step.
         """
-        if self.move == "constrain" or (self.coupled and not self.by_gradient):
-            return 0.0 * lr
-        if not self.coupled:
-            return decay_share(lr, weight_decay, decay=self.decay, lr_max=self.lr_max)
+        if not self.coupled or not self.by_gradient or self.move == "constrain":
+            return self.lost(lr, weight_decay)
         share = lr * weight_decay
         if self.optimizer != "sgdm" or not self.betas[0] or np.any(np.asarray(share) >= 1):
             return share
@@ -365,7 +323,7 @@ class Dynamics:
                 return math.nan, math.nan, math.nan
             return one.norm, one.rotation, one.update
 
-        norm, rotation, update = _by_level(settled, lr, weight_decay)
+        norm, rotation, update = by_level(settled, lr, weight_decay)
         return norm, rotation, update
 
     def asked(self, shape: Shape, *, lr: float, weight_decay: float) -> float:
@@ -443,7 +401,7 @@ class Dynamics:
         def asked(lr: float, weight_decay: float) -> tuple[float, ...]:
             return (self.asked(shape, lr=lr, weight_decay=weight_decay),)
 
-        (rotation,) = _by_level(asked, eta, lam)
+        (rotation,) = by_level(asked, eta, lam)
         whole, kept = np.full(len(eta), norm), np.asarray(self.kept(eta, lam))
         return Forecast(whole, rotation, whole * np.tan(rotation), eta, lam, kept, norm)
 
@@ -490,22 +448,6 @@ class Dynamics:
         if T == 1 or closed[-1] < wanted:
             return T * wanted / float(closed[-1])
         return float(np.searchsorted(closed, wanted) + 1)
-
-
-LEVELS = 64
-"""Settings at which a stationary state is computed; between them it is interpolated."""
-
-
-def _by_level(what: Callable[[float, float], tuple[float, ...]], lr: Array, weight_decay: Array) -> tuple[Array, ...]:
-    """The values of a function at each lr and weight decay, interpolated if there are many."""
-    both = np.stack([lr, weight_decay])
-    pairs, which = np.unique(both, axis=1, return_inverse=True)
-    many = pairs.shape[1] > LEVELS
-    places = np.unique(np.linspace(0, len(lr) - 1, LEVELS).astype(int)) if many else np.arange(pairs.shape[1])
-    found = np.array([what(float(x), float(wd)) for x, wd in (both[:, places] if many else pairs).T]).T
-    if many:
-        return tuple(np.interp(np.arange(len(lr)), places, part) for part in found)
-    return tuple(found[:, which.reshape(-1)])
 
 
 @lru_cache(maxsize=4096)

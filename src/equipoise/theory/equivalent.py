@@ -14,7 +14,8 @@ from __future__ import annotations
 import math
 
 from equipoise import _check
-from equipoise.theory.dynamics import Dynamics, Shape
+from equipoise.theory.directions import Shape
+from equipoise.theory.dynamics import Dynamics
 
 TINY = 1e-7
 """Share of a step's decay that stands for none: norms are compared in this limit."""

@@ -268,3 +268,25 @@ def _root(f: Callable[[float], float], low: float, high: float) -> float:
             break
         low, high = (middle, high) if f(middle) > 0 else (low, middle)
     return (low + high) / 2
+
+
+LEVELS = 64
+"""Settings at which a stationary state is computed; between them it is interpolated."""
+
+
+def by_level(what: Callable[[float, float], tuple[float, ...]], lr: Array, weight_decay: Array) -> tuple[Array, ...]:
+    """The values of a function at each lr and weight decay, interpolated if there are many.
+
+    Args:
+        what: (lr, weight decay) → values.
+        lr: one a step.
+        weight_decay: one a step.
+    """
+    both = np.stack([lr, weight_decay])
+    pairs, which = np.unique(both, axis=1, return_inverse=True)
+    many = pairs.shape[1] > LEVELS
+    places = np.unique(np.linspace(0, len(lr) - 1, LEVELS).astype(int)) if many else np.arange(pairs.shape[1])
+    found = np.array([what(float(x), float(wd)) for x, wd in (both[:, places] if many else pairs).T]).T
+    if many:
+        return tuple(np.interp(np.arange(len(lr)), places, part) for part in found)
+    return tuple(found[:, which.reshape(-1)])

@@ -15,7 +15,7 @@ from torch._subclasses import FakeTensorMode
 import equipoise as eq
 from equipoise import geometry, theory
 from equipoise.optim.engine.tensor_list import TensorList
-from equipoise.theory.dynamics import matrix_scale as lr_scale
+from equipoise.theory.directions import matrix_scale as lr_scale
 
 SHAPES = ((24, 16), (16, 24), (16, 16), (8,))
 

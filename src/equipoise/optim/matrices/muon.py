@@ -25,7 +25,7 @@ from equipoise.optim.options import (
 )
 from equipoise.optim.rules import AdamRule, Rule
 from equipoise.optim.sphere import Hyperball, Rotate
-from equipoise.theory.dynamics import SCALES
+from equipoise.theory.directions import SCALES
 
 ADAM = {"lr": 3e-4, "betas": (0.9, 0.95), "eps": 1e-8}
 POLAR = ("steps", "accuracy", "lower", "method", "coefficients", "degree", "bound", "dtype")
@@ -155,7 +155,7 @@ class Muon(MuonFamily):
         momentum: β.
         nesterov: orthogonalise βm + (1−β)g instead of m.
         weight_decay: λ, decoupled.
-        scale: "original", "adam", "spectral" or "none": `theory.dynamics.matrix_scale`.
+        scale: "original", "adam", "spectral" or "none": `theory.directions.matrix_scale`.
         polar: arguments of `geometry.polar`, such as `{"steps": 5}`, `{"accuracy": 1e-3}`, `{"dtype": torch.bfloat16}`.
             By default, products are in float64 for float64, in bfloat16 on CUDA and in float32 elsewhere,
             whatever the processor is fast at. A CPU with bfloat16 instructions needs a quarter of the time in bfloat16.
