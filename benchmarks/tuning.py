@@ -25,7 +25,7 @@ from equipoise.lab.workloads.base import HALVES
 from equipoise.lab.workloads.plans import plan_of
 from equipoise.lab.workloads.regret import Surface
 from equipoise.lab.workloads.run import read_all
-from equipoise.planner.suggestion import OPTIMIZERS, suggest_setting
+from equipoise.planner.suggestions.suggestion import OPTIMIZERS, suggest_setting
 from equipoise.tuning.search import distributions, sampler
 from equipoise.tuning.space import Around, Ranges
 

@@ -2,16 +2,15 @@
 
 Comes in: a model and its optimizer, flags, or a TOML file. Goes out: a `Plan` with forecasts and findings. Read
 `setting` (what a plan is made from), `live` and `toml` (where settings come from), `planning` (the forecast),
-`checks` (the findings), `show` (the terminal), `suggestion` (what to set), `pilot` (short runs before it),
-`transfer` (a setting moved to another size); `pretrained` and
-`travel` are about fine-tuning.
+`checks` (the findings), `show` (the terminal), `suggestions` (what to set), `transfer` (a setting moved to another
+size), `equivalents` (and to another optimizer); `pretrained` and `travel` are about fine-tuning.
 """
 
 from equipoise.finding import SEVERITIES, Finding
-from equipoise.planner.pilot import Pilot, Short, make_optimizer
 from equipoise.planner.planning import SCHEMA, Plan, TensorPlan, plan, plan_setting
 from equipoise.planner.setting import KINDS, Group, Setting, Tensor
-from equipoise.planner.suggestion import Reason, Suggestion, suggest, suggest_setting
+from equipoise.planner.suggestions.pilot import Pilot, Short, make_optimizer
+from equipoise.planner.suggestions.suggestion import Reason, Suggestion, suggest, suggest_setting
 from equipoise.planner.toml import read_setting, write_setting
 from equipoise.planner.transfer import Transfer, transfer
 

@@ -16,7 +16,7 @@ from rich.text import Text
 
 from equipoise.finding import Finding
 from equipoise.planner.planning import Plan, TensorPlan
-from equipoise.planner.suggestion import Suggestion
+from equipoise.planner.suggestions.suggestion import Suggestion
 from equipoise.planner.transfer import Transfer
 
 MOST_KINDS = 16

@@ -15,7 +15,7 @@ from equipoise.lab.workloads.run import read_all
 from equipoise.lab.workloads.store import StoredTrial
 from equipoise.lab.workloads.suggested import costs, pilots, replayed, said, setting_of, trained, wanted
 from equipoise.planner import Setting, suggest_setting
-from equipoise.planner.suggestion import SUGGESTED
+from equipoise.planner.suggestions.suggestion import SUGGESTED
 
 TEXT = WORKLOADS["text-adamw"]
 

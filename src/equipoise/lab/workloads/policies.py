@@ -195,7 +195,7 @@ FOLLOWED = tuple(_followed(first) for first in FIRST)
 def suggested(workload: Workload, _: Tuned) -> Trial | None:
     """lr, weight decay and betas of `eq.suggest`; what Muon leaves to AdamW stays as the workload has it."""
     from equipoise.lab.workloads.plans import plan_of, read
-    from equipoise.planner.suggestion import OPTIMIZERS, suggest_setting
+    from equipoise.planner.suggestions.suggestion import OPTIMIZERS, suggest_setting
 
     if workload.trial.optimizer not in OPTIMIZERS or workload.name not in read():
         return None

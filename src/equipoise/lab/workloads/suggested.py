@@ -30,8 +30,8 @@ from equipoise.lab.workloads.regret import Surface, regret
 from equipoise.lab.workloads.store import STORED, Outcomes, read
 from equipoise.lab.workloads.sweep import best
 from equipoise.planner import Setting, Suggestion, suggest_setting
-from equipoise.planner.pilot import Train
-from equipoise.planner.suggestion import OPTIMIZERS, SCHEDULE, SCHEDULE_FINETUNED, SUGGESTED
+from equipoise.planner.suggestions.pilot import Train
+from equipoise.planner.suggestions.suggestion import OPTIMIZERS, SCHEDULE, SCHEDULE_FINETUNED, SUGGESTED
 
 MARK = "suggested"
 

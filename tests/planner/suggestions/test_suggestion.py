@@ -10,7 +10,7 @@ from torch import nn
 import equipoise as eq
 from equipoise.planner import Setting, Suggestion, Tensor, plan_setting, read_setting, suggest, suggest_setting
 from equipoise.planner.checks.paying import learnt_by_most
-from equipoise.planner.suggestion import FINETUNED, OPTIMIZERS, STEPS
+from equipoise.planner.suggestions.suggestion import FINETUNED, OPTIMIZERS, STEPS
 from equipoise.theory import advice
 
 

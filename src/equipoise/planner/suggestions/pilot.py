@@ -242,7 +242,7 @@ def make_optimizer(model: torch.nn.Module, setting: Setting) -> tuple[torch.opti
     ('Lion', 0)
     """
     from equipoise.optim import param_groups
-    from equipoise.planner.suggestion import bare_optimizer
+    from equipoise.planner.suggestions.suggestion import bare_optimizer
     from equipoise.schedules import Scheduler
 
     optimizer = bare_optimizer(setting.groups[setting.main_group].dynamics.optimizer, param_groups(model))

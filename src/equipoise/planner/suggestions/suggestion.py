@@ -25,11 +25,11 @@ import numpy as np
 
 from equipoise import _check
 from equipoise.planner.checks.paying import learnt_by_most
-from equipoise.planner.pilot import SGD_START, Pilot, Train, fly, scaled
 from equipoise.planner.planning import Plan, plan, plan_setting
 from equipoise.planner.setting import Setting
-from equipoise.planner.suggestion_rules import decay_of, shrink_of, why_betas, with_betas
-from equipoise.planner.suggestion_text import code_of, command_of, rest_of, toml_of
+from equipoise.planner.suggestions.pilot import SGD_START, Pilot, Train, fly, scaled
+from equipoise.planner.suggestions.rules import decay_of, shrink_of, why_betas, with_betas
+from equipoise.planner.suggestions.text import code_of, command_of, rest_of, toml_of
 from equipoise.planner.travel import GROWS_TO
 
 if TYPE_CHECKING:

@@ -8,8 +8,8 @@ import torch
 from torch import nn
 
 from equipoise.planner import Setting, Tensor, make_optimizer, suggest, suggest_setting
-from equipoise.planner.pilot import LONG, SGD_LONG, SHARE, TRUST, fly, scaled, shortened
-from equipoise.planner.suggestion import OPTIMIZERS
+from equipoise.planner.suggestions.pilot import LONG, SGD_LONG, SHARE, TRUST, fly, scaled, shortened
+from equipoise.planner.suggestions.suggestion import OPTIMIZERS
 
 
 def run(steps: int = 1000, **more: object) -> Setting:
