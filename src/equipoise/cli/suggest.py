@@ -46,7 +46,8 @@ def suggest(
     """
     from equipoise.cli.plan import tensors_of
     from equipoise.planner import Group, Setting, read_setting, suggest_setting
-    from equipoise.planner.suggestions.suggestion import SCHEDULE, SCHEDULE_FINETUNED, WARMUP, allowed
+    from equipoise.planner.suggestions.rules import SCHEDULE, SCHEDULE_FINETUNED, WARMUP
+    from equipoise.planner.suggestions.suggestion import allowed
 
     if file is not None:
         flags = {"--steps": steps, "--shape": shape, "--init-rms": init_rms}

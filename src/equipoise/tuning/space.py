@@ -18,7 +18,8 @@ from typing import Any, final
 
 from equipoise import _check
 from equipoise.planner.checks.paying import KNEE
-from equipoise.planner.suggestions.suggestion import STEPS, Suggestion
+from equipoise.planner.suggestions.rules import STEPS
+from equipoise.planner.suggestions.suggestion import Suggestion
 
 FACTOR = 10.0
 """How far from the suggested step a search goes, up and down."""

@@ -10,7 +10,8 @@ from torch import nn
 import equipoise as eq
 from equipoise.planner import Setting, Suggestion, Tensor, plan_setting, read_setting, suggest, suggest_setting
 from equipoise.planner.checks.paying import learnt_by_most
-from equipoise.planner.suggestions.suggestion import FINETUNED, OPTIMIZERS, STEPS
+from equipoise.planner.suggestions.rules import FINETUNED, STEPS
+from equipoise.planner.suggestions.suggestion import OPTIMIZERS
 from equipoise.theory import advice
 
 

@@ -31,7 +31,8 @@ from equipoise.lab.workloads.store import STORED, Outcomes, read
 from equipoise.lab.workloads.sweep import best
 from equipoise.planner import Setting, Suggestion, suggest_setting
 from equipoise.planner.suggestions.pilot import Train
-from equipoise.planner.suggestions.suggestion import OPTIMIZERS, SCHEDULE, SCHEDULE_FINETUNED, SUGGESTED
+from equipoise.planner.suggestions.rules import SCHEDULE, SCHEDULE_FINETUNED
+from equipoise.planner.suggestions.suggestion import OPTIMIZERS, SUGGESTED
 
 MARK = "suggested"
 

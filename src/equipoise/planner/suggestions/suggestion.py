@@ -10,7 +10,7 @@ The rule is in theory's coordinates:
 - *schedule*: a plateau and a linear fall over the last fifth; a cosine for fine-tuning.
 - *betas*: a run averages over a fortieth of its steps at most, in m, and over a twentieth in v where it is a text.
 
-`STEPS` were chosen on the workloads of the half "choosing"; `suggested.json` has what all halves say (suggest.md).
+`rules.STEPS` were chosen on the workloads of the half "choosing"; `suggested.json` has what all halves say (suggest.md).
 """
 
 from __future__ import annotations
@@ -21,16 +21,24 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from equipoise import _check
-from equipoise.planner.checks.paying import learnt_by_most
 from equipoise.planner.planning import Plan, plan, plan_setting
 from equipoise.planner.setting import Setting
 from equipoise.planner.suggestions.pilot import SGD_START, Pilot, Train, fly, scaled
-from equipoise.planner.suggestions.rules import decay_of, shrink_of, why_betas, with_betas
+from equipoise.planner.suggestions.rules import (
+    SCHEDULE,
+    SCHEDULE_FINETUNED,
+    WARMUP,
+    decay_of,
+    lr_of,
+    shrink_of,
+    undecayed,
+    why_betas,
+    why_lr,
+    why_schedule,
+    with_betas,
+)
 from equipoise.planner.suggestions.text import code_of, command_of, rest_of, toml_of
-from equipoise.planner.travel import GROWS_TO
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -39,21 +47,6 @@ if TYPE_CHECKING:
 
 OPTIMIZERS = ("adamw", "lion", "muon")
 """What the rule was tried with."""
-
-STEPS = {"adamw": 0.04, "lion": 0.04, "muon": 0.1}
-"""A step at the peak, over the `Travel.scale` of the median layer: its initial norm, if it does not start small."""
-
-FINETUNED = 0.35
-"""Distance from the pretrained weights at the end, over their norm: `checks.paying.LEARNT_GOAL` of short runs."""
-
-WARMUP = 0.05
-"""Of the steps: what the workloads have."""
-
-SCHEDULE, SCHEDULE_FINETUNED = "wsd", "cosine"
-"""Which of a plateau with a linear fall over the last fifth, and a cosine, ended lower on the choosing half."""
-
-PROBE = 0.01
-"""How far a run of the probe's lr goes: far enough for float64, and so little that norms stay."""
 
 SUGGESTED = Path(__file__).with_name("suggested.json")
 
@@ -272,7 +265,7 @@ def evidence() -> str:
 def _suggest(base: Setting, chosen: str, *, groups: bool) -> Suggestion:
     main = base.main_group
     name = base.groups[main].dynamics.optimizer
-    lrs = {kind: _lr(_undecayed(base), kind) for kind in {g.dynamics.optimizer for g in base.groups}}
+    lrs = {kind: lr_of(undecayed(base), kind) for kind in {g.dynamics.optimizer for g in base.groups}}
     if name == "sgdm":
         lrs[name] = SGD_START
     if lrs[name] is None:
@@ -320,12 +313,12 @@ def _reasons(s: Setting, chosen: str, shrink: float, decay: tuple[str, str], gro
     name = g.dynamics.optimizer
     found = [
         Reason("optimizer", name, chosen, "stored trials" if chosen != "given" else ""),
-        Reason("lr", f"{g.lr:g}", _why_lr(s), "[theory] 2, constant from the workloads"),
+        Reason("lr", f"{g.lr:g}", why_lr(s), "[theory] 2, constant from the workloads"),
         Reason("weight_decay", f"{g.weight_decay:g}", decay[0], decay[1]),
         Reason("betas", ", ".join(f"{b:g}" for b in g.dynamics.betas), *why_betas(s)),
         Reason(
             "schedule", f"{s.schedule_words}, {s.warmup} steps of warmup" if s.warmup else s.schedule_words,
-            _why_schedule(s), "stored trials",
+            why_schedule(s), "stored trials",
         ),
     ]  # fmt: skip
     if groups:
@@ -335,51 +328,6 @@ def _reasons(s: Setting, chosen: str, shrink: float, decay: tuple[str, str], gro
             said = f"AdamW for what is no matrix: lr {rest[0]:g}, weight_decay {rest[1]:g}"
             found.append(Reason("other weights", said, "the same rule, for their own initial size", ""))
     return tuple(found)
-
-
-def _why_lr(s: Setting) -> str:
-    name = s.groups[s.main_group].dynamics.optimizer
-    if s.finetune:
-        far = learnt_by_most(plan_setting(_undecayed(s))) or 0.0
-        return (
-            f"the median layer ends {far:.2g}× its initial norm from the pretrained weights, if gradients are a random "
-            "walk. Tried with small GPTs alone: large models are often tuned with a tenth of this, so try that too"
-        )
-    if name not in STEPS:
-        return "where a pilot begins: no weights tell how large gradients are"
-    return (
-        f"a step at the peak moves the median layer by {100 * STEPS[name]:g} % of its initial norm (of RMS "
-        f"{GROWS_TO:g}/√inputs if it starts smaller), if gradients are a random "
-        f"walk{'' if s.steps <= 2000 else '. Tried in runs of 200 to 1600 steps; longer ones may want less'}"
-    )
-
-
-def _why_schedule(s: Setting) -> str:
-    name = "" if s.source is None else s.source["name"]
-    if name == SCHEDULE:
-        return "on 6 of 7 workloads it ended 2 to 7 % lower than a cosine, at the same lr; lr is its peak"
-    return "lr is its peak" + ("; fine-tuning ended lower so" if s.finetune and name == SCHEDULE_FINETUNED else "")
-
-
-def _undecayed(s: Setting) -> Setting:
-    return replace(s, groups=tuple(replace(g, weight_decay=0.0, lr=1e-3) for g in s.groups))
-
-
-def _lr(base: Setting, optimizer: str) -> float | None:
-    """The lr of an optimizer, to two digits; None where it has no matrix to tell it by.
-
-    A random walk goes learnt = c·lr·√Σf², f the schedule. c is found with an lr so small that norms stay.
-    """
-    lr, learnt = 1e-3, None
-    for _ in range(2):  # once to see how far this lr goes, once with one that goes as far as the probe should
-        at = replace(base, groups=tuple(replace(g, lr=lr) for g in base.groups))
-        learnt = learnt_by_most(plan_setting(at), optimizer)
-        if not learnt:
-            return None
-        lr, last = lr * PROBE / learnt, lr
-    factor = base.schedule.values(base.steps)
-    goal = FINETUNED if base.finetune else STEPS[optimizer] * float(np.sqrt(np.square(factor).sum()))
-    return float(f"{goal * last / learnt:.2g}") if learnt else None  # pyright: ignore[reportPossiblyUnboundVariable]
 
 
 def _choose(base: Setting, groups: Any) -> tuple[str, str]:
