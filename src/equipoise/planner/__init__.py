@@ -1,9 +1,9 @@
 """Setting → Plan: what hyperparameters will do over a run, what looks wrong, and what published rules suggest.
 
 Comes in: a model and its optimizer, flags, or a TOML file. Goes out: a `Plan` with forecasts and findings. Read
-`setting` (what a plan is made from), `live` and `toml` (where settings come from), `planning` (the forecast),
-`checks` (the findings), `show` (the terminal), `suggestions` (what to set), `transfer` (a setting moved to another
-size), `equivalents` (and to another optimizer); `pretrained` and `travel` are about fine-tuning.
+`setting` and `curves` (what a plan is made from), `live` and `toml` (where settings come from), `planning` (the
+forecast), `checks` (the findings), `show` (the terminal), `suggestions` (what to set), `transfer` (a setting moved to
+another size), `equivalents` (and to another optimizer); `pretrained` and `travel` are about fine-tuning.
 """
 
 from equipoise.finding import SEVERITIES, Finding

@@ -5,7 +5,6 @@ A `Setting` comes from arguments (`Setting.make`), a TOML file (`toml.py`) or a 
 
 from __future__ import annotations
 
-import functools
 import math
 from dataclasses import dataclass, fields, replace
 from typing import Any
@@ -14,6 +13,7 @@ import numpy as np
 
 from equipoise import _check, schedules
 from equipoise._check import Array
+from equipoise.planner.curves import as_factor, by_name, values_of
 from equipoise.schedules import Schedule
 from equipoise.theory import Dynamics
 
@@ -292,11 +292,11 @@ class Setting:
             assumptions = (*assumptions, "no tensors given: one 1024 × 1024 matrix with torch's default initialisation")
         if schedule is None or isinstance(schedule, str):
             name, options = schedule or "constant", schedule_options or {}
-            curve = _named(name, length, warmup, final, options, groups[0])
+            curve = by_name(name, length, warmup, final, options, groups[0])
             source = {"name": name, "warmup": warmup, "final": final} | options
         else:
             source = None
-            curve, groups, notes = _absolute(schedule, groups, length, relative)
+            curve, groups, notes = as_factor(schedule, groups, length, relative)
             assumptions = (*assumptions, *notes)
         return Setting(
             groups=groups,
@@ -317,11 +317,11 @@ class Setting:
 
     def lr(self, group: int = 0) -> Array:
         """The learning rate of a group at every step."""
-        return self.groups[group].lr * _values(self._schedules(group)[0], self.steps)
+        return self.groups[group].lr * values_of(self._schedules(group)[0], self.steps)
 
     def weight_decay(self, group: int = 0) -> Array:
         """The weight decay of a group at every step."""
-        return self.groups[group].weight_decay * _values(self._schedules(group)[1], self.steps)
+        return self.groups[group].weight_decay * values_of(self._schedules(group)[1], self.steps)
 
     def _schedules(self, group: int) -> tuple[Schedule, Schedule]:
         own = self.own_schedules[group] if self.own_schedules else None
@@ -339,7 +339,7 @@ class Setting:
     @property
     def final_share(self) -> float:
         """The last lr as a share of the peak; 0 if lr is always 0."""
-        factor = _values(self.schedule, self.steps)
+        factor = values_of(self.schedule, self.steps)
         top = float(factor.max()) if self.source is None else 1.0  # a named one has its peak at 1, between steps too
         return float(factor[-1]) / top if top else 0.0
 
@@ -379,53 +379,3 @@ def told(finetune: Any) -> bool | None:
     if not isinstance(finetune, bool | None):
         raise ValueError(f"finetune = {finetune!r}: must be true or false, or left out to decide by the weights")
     return finetune
-
-
-def _absolute(
-    curve: Schedule, groups: tuple[Group, ...], steps: int, relative: bool | None
-) -> tuple[Schedule, tuple[Group, ...], tuple[str, ...]]:
-    """A schedule as a factor on lr, the groups' lr where it was lr itself, and what was assumed."""
-    top = float(curve.values(steps).max())
-    if top <= 0:
-        raise ValueError(f"schedule = {curve}: must be > 0 at some step of the run")
-    largest = max(g.lr for g in groups)
-    notes: tuple[str, ...] = ()
-    if relative is None:
-        relative = abs(top - 1) < 1e-9 or (0.3 <= top < 1 and largest < 0.2 * top)
-        sure = (relative and top > 0.95) or (not relative and abs(top / (largest or top) - 1) < 0.05)
-        if not sure:
-            meaning = f"a factor on lr = {largest:g}" if relative else f"lr itself, in place of {largest:g}"
-            notes = (f"the schedule, whose largest value is {top:.4g}, is read as {meaning} (set relative= to decide)",)
-    if relative:
-        return curve, groups, notes
-    groups = tuple(replace(g, lr=top * (g.lr / largest if largest else 1.0)) for g in groups)
-    return curve * (1 / top), groups, notes
-
-
-def _named(name: str, steps: int, warmup: int, final: float | None, options: dict[str, Any], group: Group) -> Schedule:
-    """A schedule by name as a factor on lr."""
-    _check.choice("schedule", name, schedules.NAMES)
-    for key in ("peak", "steps"):
-        if key in options:
-            raise ValueError(f"{key} = {options[key]!r}: must be left out of the schedule; lr and the run set it")
-    more: dict[str, Any] = dict(options)
-    if final is not None:
-        more["final"] = _check.number("final", final, low=0, high=1)
-    elif name not in ("constant", "step", "inverse_sqrt", "equal_memory"):
-        more["final"] = 0.1
-    if name == "equal_memory":
-        more.setdefault("weight_decay", group.lr * group.weight_decay)  # of lr as a factor: 1/f ← 1/f + lr·λ
-    return schedules.named(name, steps=steps, warmup=_check.whole("warmup", warmup), **more)
-
-
-@functools.lru_cache(maxsize=4)
-def _kept(schedule: Schedule, steps: int) -> Array:
-    return schedule.values(steps)
-
-
-def _values(schedule: Schedule, steps: int) -> Array:
-    """The curve, which a plan asks for a dozen times, and a grid of plans a thousand times; not to be written to."""
-    try:
-        return _kept(schedule, steps)
-    except TypeError:  # one of somebody's own that cannot be hashed
-        return schedule.values(steps)

@@ -10,7 +10,7 @@ The rule is in theory's coordinates:
 - *schedule*: a plateau and a linear fall over the last fifth; a cosine for fine-tuning.
 - *betas*: a run averages over a fortieth of its steps at most, in m, and over a twentieth in v where it is a text.
 
-`rules.STEPS` were chosen on the workloads of the half "choosing"; `suggested.json` has what all halves say (suggest.md).
+`rules.STEPS` was chosen on the half "choosing" of the workloads; `suggested.json` says what all halves gave.
 """
 
 from __future__ import annotations
