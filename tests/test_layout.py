@@ -138,9 +138,14 @@ def test_tests_lie_where_the_source_lies() -> None:
     assert {f for f in folders if not (SOURCE / f).is_dir()} == {"fuzz"}
 
 
-@pytest.mark.parametrize("folder", sorted({p.parent for p in SOURCE.rglob("*.py")} - {SOURCE}), ids=lambda p: p.name)
+@pytest.mark.parametrize("folder", sorted({p.parent for p in SOURCE.rglob("*.py")}), ids=lambda p: p.name)
 def test_packages_say_what_they_are_for(folder: Path) -> None:
-    assert ast.get_docstring(ast.parse((folder / "__init__.py").read_text()))
+    """What comes in, what goes out, and in which order to read; the files that are named are there."""
+    said = ast.get_docstring(ast.parse((folder / "__init__.py").read_text())) or ""
+    assert len(said.splitlines()) <= 20
+    way = re.search(r"Comes in: .*? Goes out: .*?\b[Rr]ead\b(.*)", " ".join(said.split()))
+    assert way is not None
+    assert {p.stem for p in folder.iterdir()} & set(re.findall(r"`(\w+)`", way[1]))
 
 
 @pytest.mark.parametrize("name", equipoise._FROM)

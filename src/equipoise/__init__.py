@@ -1,4 +1,13 @@
-"""See, plan and control what learning rate and weight decay really do to every layer."""
+"""See, plan and control what learning rate and weight decay really do to every layer.
+
+Comes in: a model, its torch optimizer, the settings of a run. Goes out: a plan, a watched run, findings, pages. Each
+package may import only those before it in this order; read `__init__` of one for its own order of reading:
+
+`theory` (formulas, without torch), `schedules` and `geometry`, `optim` (optimizers as rule × move), `planner` (what a
+setting will do), `monitor` (what each layer does while it trains), `auditing` (whether an optimizer does what it says),
+`board` (pages), `tuning` (searches), `lab` (experiments), `cli` (the command). `finding` is the type that plans, runs
+and audits report in; `sources` are the papers that docstrings cite by key.
+"""
 
 from typing import TYPE_CHECKING, Any
 

@@ -6,6 +6,7 @@
 
 Comes in: runs and plans. Goes out: pages. Read `gather` (what a page reads of a run), `pages` (what it draws), `page`
 and `files` (one HTML file), `listing` and `server` (the directory), `live` (how often an open page looks for news).
+Beside them: `predict` (forecasts), `mirror` (runs at an address), `knobs`, `words`, `style`.
 """
 
 from equipoise.board.files import plan_html, report, report_html, show, write_plan

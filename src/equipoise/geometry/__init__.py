@@ -4,6 +4,10 @@
 - `Scaled`, `Flat`, `Positions`, `Heads`, `MaxOver` (the modular norm), `SumOver`: norms made of norms.
 - `polar`: UVᵀ by products alone, in batches of up to `chunk` entries, the engine of Muon. `optimal`: its coefficients.
 - `sharpness`, `induced_norm`: norms without a closed form, estimated.
+
+Comes in: gradients or matrices. Goes out: their length in a norm, and the steepest direction in it. Read `norms` (what
+a norm is, and the plain ones), `matrix` (operator norms), `combine` (norms made of norms), `names`; then `polar_factor`
+with `coefficients` and `_iterate` (how UVᵀ is computed); `numeric` (norms that are estimated).
 """
 
 from equipoise.geometry._iterate import chunk

@@ -7,6 +7,11 @@
 - `convert_decay`, `torch_decay`: between the kinds of weight decay.
 - `rotational_lr`, `baseline_lr`, `variant_rotation`: effective steps carried over to a rotational variant and back.
 - `growing_lr`: the lr that does what lr and weight decay do, without weight decay.
+
+Comes in: a number of steps, or a curve from elsewhere. Goes out: a `Schedule`. Read `base` (what a schedule is),
+`curves`, `phases` and `compose` (the shapes), `names`, `table` (lists of values) and `foreign` (torch's), `memory`
+(curves for given contributions of batches), `decay` (kinds of decay), `attach` (the one file that imports torch),
+`transplant` (to and from rotational variants).
 """
 
 from typing import TYPE_CHECKING, Any

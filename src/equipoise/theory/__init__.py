@@ -8,6 +8,13 @@
 - `distance`: how far weights move from their start.
 - `fit_loss`: a law of the loss, for schedules that were not trained.
 - `bias_factor`: Adam's bias correction as a schedule.
+
+Comes in: an optimizer's settings, lr and weight decay of each step, the size of a tensor. Goes out: numbers and arrays
+over steps. Read `directions` (every optimizer as filter, bend and coupling, every kind of decay), `kernels` and
+`_recursions` (what they are computed with), `walk` (where a random walk settles), `trajectory` (every step of a run),
+`memory`; then `dynamics`, which answers for one optimizer; `by_name` are the functions that take an optimizer's name.
+Beside them: `bias`, `distance`, `divergence`, `equivalent`, `loss_law`, and `advice`, published rules for choosing a
+setting.
 """
 
 from equipoise.theory import advice

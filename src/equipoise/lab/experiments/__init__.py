@@ -1,6 +1,6 @@
 """The experiments of the lab: one file each, in a folder by what it is about.
 
-In: a preset. Out: trials to train, then a table, claims and a figure from what was measured of them.
+Comes in: a preset. Goes out: trials to train, then a table, claims and a figure from what was measured of them.
 
 Read `base` (what an experiment must say), then one experiment; `equilibrium/random_walk.py` is the simplest. Folders:
 `equilibrium`, `balance`, `hyperparameters`, `memory`, `adam`, `matrices`, `convex`, and `shared` for what they have in

@@ -1,7 +1,7 @@
 """Networks, from ones that train in seconds to those of the papers.
 
-Comes in: `Data` and the options of a trial. Goes out: a `torch.nn.Module`. `make`, below, knows them by name; one
-file each.
+Comes in: `Data` and the options of a trial. Goes out: a `torch.nn.Module`. Read `make`, below, which knows them by
+name, then one: `mlp` is the simplest, and each has a file.
 """
 
 from __future__ import annotations

@@ -2,6 +2,8 @@
 
 Comes in: the name of a workload. Goes out: stored trials, and the regret of each policy. Read `base` and `catalogue`
 (the tasks), `sweep` (what is tried, in stages), `run` and `store`, then `policies`, `regret` and `payoff` (the page).
+What plans and suggestions quote: `follow` (advice that was followed), `twins` and `duels` (optimizers), `suggested`,
+with `plans` (a trial's plan) and `floors` (baselines). `show` is the terminal.
 """
 
 from equipoise.lab.workloads.base import HALVES, KINDS, Workload

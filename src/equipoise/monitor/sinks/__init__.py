@@ -1,6 +1,10 @@
 """Sinks: where watch sends its numbers and findings besides the run.
 
 Each needs its library only when it is made.
+
+Comes in: rows and findings of a watched run. Goes out: calls of a tracker, a webhook or a command. Read `base` (what a
+sink is), `sink_thread` and `sending` (so that training never waits for one), `summary` (what is sent of a row), then a
+sink: `tensorboard`, `wandb`, `mlflow`, `trackio`, `logs`, `alerts`.
 """
 
 from equipoise.monitor.sinks.alerts import Alerts, Command, Webhook
