@@ -12,7 +12,7 @@ from equipoise.lab.experiments.base import Done, Outcome
 from equipoise.lab.experiments.shared.checks import learnt
 from equipoise.lab.experiments.shared.measured import Learns
 from equipoise.lab.experiments.shared.sweep import seeds, stat
-from equipoise.lab.experiments.shared.tasks import ENWIK8_BRIEF, FASHION_BRIEF
+from equipoise.lab.experiments.shared.tasks import ENWIK8_BRIEF, FASHION_BRIEF, TASKS, by_task
 from equipoise.lab.report.claims import Claim, Stat
 from equipoise.lab.train.trial import Trial
 
@@ -72,7 +72,10 @@ class Sensitivity(Learns):
     source: ClassVar[str] = "[kosson2024] Fig. 15"
     about: ClassVar[str] = "How much do averaging, centring and granularity of rotational variants matter?"
     statements: ClassVar[Mapping[str, str]] = {
-        "insensitive": "[kosson2024] Fig. 15: tracking, centring and granularity of rotational variants matter little",
+        **by_task(
+            "insensitive",
+            "[kosson2024] Fig. 15: tracking, centring and granularity of rotational variants matter little",
+        ),
     }
 
     def trials(self, preset: str) -> list[Trial]:
@@ -118,10 +121,10 @@ class Sensitivity(Learns):
             })  # fmt: skip
             if case != list(_case(DEFAULT)):
                 label = _label(rows[-1])
+                name = f"insensitive-{TASKS[model]}/{model}-{label.replace(' ', '-').replace(',', '')}"
                 claims.append(
-                    Claim(f"insensitive/{model}-{label.replace(' ', '-').replace(',', '')}", "[kosson2024] Fig. 15",
-                          f"{rows[-1]['metric']} of the {model} over the default's: {label}", 1.0, ratio,
-                          tolerance=NEAR[model], checks=[learnt(list(base.values()))])
+                    Claim(name, "[kosson2024] Fig. 15",
+                          f"{rows[-1]['metric']} of the {model} over the default's: {label}", 1.0, ratio, tolerance=NEAR[model], checks=[learnt(list(base.values()))])
                 )  # fmt: skip
         return Outcome(rows, claims)
 

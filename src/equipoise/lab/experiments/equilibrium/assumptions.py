@@ -12,6 +12,7 @@ import numpy as np
 from equipoise._check import Array
 from equipoise.lab.experiments.base import Done, Experiment, Outcome
 from equipoise.lab.experiments.shared.checks import relaxed
+from equipoise.lab.experiments.shared.noisy import not_by_heart
 from equipoise.lab.experiments.shared.tasks import ENWIK8_BRIEF, FASHION_BRIEF
 from equipoise.lab.experiments.shared.watched import hidden, rms, watched
 from equipoise.lab.report.claims import Claim, Stat
@@ -117,10 +118,11 @@ class Assumptions(Experiment):
     def analyse(self, done: Sequence[Done]) -> Outcome:
         """Each measure, a mean over hidden layers and late steps."""
         found: dict[str, list[_Network]] = {}
-        ends: dict[str, Check] = {}
+        ends: dict[str, list[Check]] = {}
         for one in done:
             if one.result.status == "finished":
-                ends[_name(one.trial)] = relaxed(one.trial, LATE)
+                own = [d for d in done if _name(d.trial) == _name(one.trial)]
+                ends[_name(one.trial)] = [relaxed(one.trial, LATE), not_by_heart(own)]
                 found.setdefault(_name(one.trial), []).append(_Network(**one.measured))
         rows: list[dict[str, Any]] = []
         claims: list[Claim] = []
@@ -131,7 +133,7 @@ class Assumptions(Experiment):
                 for m in ("λ_u / λ", "norm / [kosson2024]")
             }
             rows.append({"model": name, "layers": len(networks[0].settled), **row, **spread})
-            claims += _claims(name, row, [ends[name]])
+            claims += _claims(name, row, ends[name])
         return Outcome(rows, claims, {name: networks[0] for name, networks in found.items()})
 
     def draw(self, outcome: Outcome, figure: Any) -> None:

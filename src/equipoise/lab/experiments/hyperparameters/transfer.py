@@ -68,7 +68,7 @@ SIZES = {
     "smoke": _Size(_SMALL.vary({"steps": 20, "data_options.size": 20_000, "model_options.width": 8}), (1e-2,),
                    (0.5,), 1),
     "small": _Size(_SMALL, (2.5e-3, 5e-3, 1e-2, 2e-2), (0.25, 1.0, 4.0), 3),
-    "medium": _Size(ENWIK8_BRIEF.vary({"schedule": "linear"}), (5e-3, 1e-2, 2e-2), (0.2, 1.0), 3),
+    "medium": _Size(ENWIK8_BRIEF.vary({"schedule": "linear"}), (2.5e-3, 5e-3, 1e-2, 2e-2, 4e-2), (0.2, 1.0), 3),
     "full": _Size(WIKITEXT.vary({"schedule": "linear", "model_options": {"size": "mini", "width": 128},
                                  "batch_size": 16}), (5e-4, 1e-3, 2e-3, 4e-3, 8e-3, 16e-3), (0.025, 0.1, 0.4, 1.6), 5),
 }  # fmt: skip

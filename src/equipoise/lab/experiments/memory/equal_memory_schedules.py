@@ -60,7 +60,7 @@ SIZES = {
         "vision": _Task(_VISION, (1e-3, 3e-3, 1e-2, 3e-2)), "text": _Task(_TEXT, (1.25e-3, 2.5e-3, 5e-3, 1e-2)),
     }, 5),
     "medium": _Size({
-        "vision": _Task(BOTH["medium"][0].vary({"weight_decay": 1.0}), (1e-3, 3e-3, 1e-2, 3e-2)),
+        "vision": _Task(BOTH["medium"][0].vary({"weight_decay": 1.0}), (3e-4, 1e-3, 3e-3, 1e-2, 3e-2)),
         "text": _Task(BOTH["medium"][1].vary({"weight_decay": 0.5}), (2.5e-3, 5e-3, 1e-2, 2e-2, 4e-2)),
     }, 3),
     "full": _Size({
