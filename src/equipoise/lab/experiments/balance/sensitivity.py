@@ -124,7 +124,8 @@ class Sensitivity(Learns):
                 name = f"insensitive-{TASKS[model]}/{model}-{label.replace(' ', '-').replace(',', '')}"
                 claims.append(
                     Claim(name, "[kosson2024] Fig. 15",
-                          f"{rows[-1]['metric']} of the {model} over the default's: {label}", 1.0, ratio, tolerance=NEAR[model], checks=[learnt(list(base.values()))])
+                          f"{rows[-1]['metric']} of the {model} over the default's: {label}", 1.0, ratio,
+                          tolerance=NEAR[model], checks=[learnt(list(base.values()))])
                 )  # fmt: skip
         return Outcome(rows, claims)
 
