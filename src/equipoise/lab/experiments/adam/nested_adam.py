@@ -56,7 +56,7 @@ SIZES = {
     "smoke": _Size(on_both("smoke", {"steps": 20}, {}), ((3e-3,), (3e-3,)), PAIRS, PAIRS, 32, 700, 1),
     "small": _Size(on_both("small", {"steps": 200}, {"steps": 120}), ((1e-3, 3e-3, 1e-2), (2e-3, 4e-3, 8e-3)),
                    PAIRS, WALKS, 64, 1500, 3),
-    "medium": _Size(on_both("medium", {}, {}), ((1e-3, 3e-3, 1e-2, 3e-2), (5e-3, 1e-2, 2e-2, 4e-2)),
+    "medium": _Size(on_both("medium", {}, {}), ((1e-3, 3e-3, 1e-2, 3e-2), (1.25e-3, 2.5e-3, 5e-3, 1e-2, 2e-2, 4e-2)),
                     PAIRS, WALKS, 64, 1500, 3),
     "full": _Size(on_both("full", {}, {}), ((1e-3, 1e-2, 5e-2), (1e-3, 5e-3, 1e-2)),
                   (*PAIRS, (0.9, 0.95), (0.95, 0.95)), (*WALKS, (0.95, 0.95)), 128, 20_000, 5),
@@ -200,7 +200,8 @@ def _tasks(nets: Mapping[Any, list[Done]]) -> tuple[list[dict[str, Any]], list[C
 
 
 def _early(pairs: Sequence[tuple[Sequence[Done], Sequence[Done]]]) -> Stat:
-    """First updates of nested Adam over Adam's, mean over lr; seeds with a trial that diverged are left out."""
+    """First updates of nested Adam over Adam's, mean over those lr at which no trial diverged."""
+    pairs = [both for both in pairs if not any(diverged(members) for members in both)]
     found: dict[int, list[float]] = {}
     for nested, plain in pairs:
         other = {d.trial.seed: d for d in finished(plain)}
