@@ -38,6 +38,8 @@ class _Size:
     lrs: tuple[float, ...]
     decays: tuple[float, ...]
     l2s: tuple[float, ...]
+    follow: tuple[float, float]
+    l2: float
     seeds: int
 
 
@@ -47,21 +49,23 @@ _DIGITS = Trial(
 )  # fmt: skip
 
 SIZES = {
-    "smoke": _Size(_DIGITS.vary({"steps": 20, "model_options.width": 16}), (1e-2,), (0.3, 3.0), (1e-3, 1e-2), 1),
-    "small": _Size(_DIGITS, (1e-3, 3e-3, 1e-2), (0.3, 3.0, 10.0), (1e-3, 1e-2, 1e-1), 3),
+    "smoke": _Size(_DIGITS.vary({"steps": 20, "model_options.width": 16}), (1e-2,), (0.3, 3.0), (1e-3, 1e-2),
+                   (1e-2, 0.3), 1e-2, 1),
+    "small": _Size(_DIGITS, (1e-3, 3e-3, 1e-2), (0.3, 3.0, 10.0), (1e-3, 1e-2, 1e-1), (3e-3, 10.0), 1e-1, 3),
     "medium": _Size(
         FASHION_BRIEF.vary({"model_options.depth": 4, "steps": 800, "warmup": 0}), (3e-4, 1e-3, 3e-3, 1e-2, 3e-2),
-        (0.5, 1.5, 5.0), (1e-4, 1e-3, 1e-2), 3,
+        (0.5, 1.5, 5.0), (1e-4, 1e-3, 1e-2), (1e-2, 1.5), 1e-3, 3,
     ),
     "full": _Size(
         Trial(
             data="cifar", data_options={"crop": 4, "flip": True}, model="resnet",
             model_options={"size": "resnet-18"}, batch_size=128, schedule="cosine", steps=78_200,
         ),
-        (7.813e-4, 3.125e-3, 1.25e-2, 5e-2), (8e-3, 2e-2, 8e-2, 0.2), (3.125e-5, 1.25e-4, 5e-4, 2e-3), 5,
+        (7.813e-4, 3.125e-3, 1.25e-2, 5e-2), (8e-3, 2e-2, 8e-2, 0.2), (3.125e-5, 1.25e-4, 5e-4, 2e-3),
+        (1.25e-2, 8e-2), 1.25e-4, 5,
     ),
 }  # fmt: skip
-"""Trial, learning rates, decays of AdamW, L2 of Adam, seeds."""
+"""Trial, learning rates, decays of AdamW, L2 of Adam, lr and decay of the variants, L2 in the wrapped one, seeds."""
 
 
 @final
@@ -72,8 +76,8 @@ class AdamVsAdamW(Rotates):
     source: ClassVar[str] = SOURCE
     about: ClassVar[str] = "Adam + L2 rotates unevenly and does worse than AdamW; made to rotate evenly, it catches up."
     statements: ClassVar[Mapping[str, str]] = {
-        "uneven": "[kosson2024] Fig. 4, appendix I: under Adam + L2 layers and neurons rotate less evenly than under "
-        "AdamW",
+        "uneven-layers": "[kosson2024] Fig. 4: under Adam + L2 layers rotate less evenly than under AdamW",
+        "uneven-neurons": "[kosson2024] appendix I: under Adam + L2 neurons rotate less evenly than under AdamW",
         "gap": "[kosson2024] Fig. 4: at their best settings AdamW is better than Adam + L2 (0.9474, 0.9408)",
         "gains": "[kosson2024] appendix O: made to rotate evenly, Adam + L2 gains (0.9408 to 0.9455)",
         "catches-up": "[kosson2024] appendix O: made to rotate evenly, Adam + L2 is as good as rotational AdamW "
@@ -81,30 +85,27 @@ class AdamVsAdamW(Rotates):
     }
 
     def trials(self, preset: str) -> list[Trial]:
-        """A grid of lr and weight decay."""
+        """A grid of lr and weight decay, and the rotational variants."""
         size, found = SIZES[preset], []
-        base = _base(size)
+        base = watched(size.base, 30, neurons=16)
         for name in SWEPT:
             grid = product(size.lrs, size.decays if name == "adamw" else size.l2s)
             found += [base.vary({"optimizer": name, "lr": lr, "weight_decay": decay}) for lr, decay in grid]
+        for name in FOLLOW:
+            one = base.vary({"optimizer": name, "lr": size.follow[0], "weight_decay": size.follow[1]})
+            found.append(one.vary({"optimizer_options.l2": size.l2} if name == "rotational_adam_l2" else {}))
         return seeds(found, size.seeds)
-
-    def then(self, preset: str, done: Sequence[Done]) -> list[Trial]:
-        """The rotational variants at AdamW's best lr and weight decay, the wrapped one with Adam's best L2."""
-        chosen, size = _best(done), SIZES[preset]
-        if chosen.keys() != set(SWEPT):
-            return []
-        adamw, l2 = (chosen[name][0].trial for name in SWEPT)
-        base = _base(size).vary({"lr": adamw.lr, "weight_decay": adamw.weight_decay})
-        wrapped = {"optimizer": FOLLOW[1], "optimizer_options.l2": l2.weight_decay}
-        return seeds([base.vary({"optimizer": FOLLOW[0]}), base.vary(wrapped)], size.seeds)
 
     def analyse(self, done: Sequence[Done]) -> Outcome:
         """The best setting of the two, the variants, and how evenly each rotates."""
         settings = by_setting(done, ("optimizer", "lr", "weight_decay"))
-        chosen = _best(done)
+        chosen: dict[str, list[Done]] = {}
+        for name in SWEPT:
+            key = best({k: v for k, v in settings.items() if k[0] == name}, METRIC)
+            if key is not None:
+                chosen[name] = settings[key]
         for name in FOLLOW:
-            members = [d for d in done if d.trial.optimizer == name]
+            members = [d for key, v in settings.items() if key[0] == name for d in v]
             if any(d.result.status == "finished" for d in members):
                 chosen[name] = members
         turning = {name: _turning(members) for name, members in chosen.items()}
@@ -129,21 +130,6 @@ class AdamVsAdamW(Rotates):
                 axis.semilogy(outcome.curves["layers"][name].steps, values, lw=1, label=layer)
             axis.set(title=f"{name}: rotation of layers", xlabel="step", ylabel="radians a step")
         axes[1, 0].legend(fontsize=7)
-
-
-def _base(size: _Size) -> Trial:
-    return watched(size.base, 30, neurons=16)
-
-
-def _best(done: Sequence[Done]) -> dict[str, list[Done]]:
-    """The best setting of each sweep, where there is one."""
-    settings = by_setting(done, ("optimizer", "lr", "weight_decay"))
-    found: dict[str, list[Done]] = {}
-    for name in SWEPT:
-        key = best({k: v for k, v in settings.items() if k[0] == name}, METRIC)
-        if key is not None:
-            found[name] = settings[key]
-    return found
 
 
 def _turning(members: Sequence[Done]) -> dict[int, Turning]:
@@ -183,9 +169,9 @@ def _claims(
     tuned = fair(METRIC, "adam_l2", {name: (chosen[name], sweeps[name]) for name in SWEPT})
     turns = [rotates(even, "late rotation of AdamW over theory's")]
     found = [
-        Claim("uneven/layers", SOURCE, "ln of the spread of rotation over layers, Adam + L2 over AdamW", 0.0,
+        Claim("uneven-layers", SOURCE, "ln of the spread of rotation over layers, Adam + L2 over AdamW", 0.0,
               ratio("over_layers"), "above", checks=turns),
-        Claim("uneven/neurons", "[kosson2024] appendix I",
+        Claim("uneven-neurons", "[kosson2024] appendix I",
               "ln of the spread of rotation over neurons, Adam + L2 over AdamW", 0.0,
               ratio("over_neurons"), "above", checks=turns),
         Claim("gap", f"{SOURCE}: {GAP}", "accuracy of AdamW less Adam + L2's", 0.0, gap(adamw, l2, METRIC), "above",

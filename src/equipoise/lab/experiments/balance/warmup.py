@@ -68,6 +68,16 @@ SIZES = {
 }  # fmt: skip
 """Trial, learning rates, steps of warmup, seeds."""
 
+SAYS = {
+    "stable": "[kosson2024] Fig. 5 right: without warmup the variant is more stable than the baseline",
+    "variant-better": "[kosson2024] Fig. 5 right: without warmup the variant is better than the baseline",
+    "needed": "[kosson2024] section 3: baselines need warmup",
+    "less-needed": "[kosson2024] section 3: rotational variants need warmup less than their baselines",
+    "fast": "[kosson2024] section 3, Fig. 14: without warmup baselines rotate too fast at first",
+    "variant-not-fast": "[kosson2024] section 3, Fig. 14: without warmup variants do not rotate too fast at first",
+}
+WORDS = {"sgdm": "SGDM, as in Fig. 5", "adamw": "AdamW, as in Fig. 14"}
+
 
 @final
 class WarmupExperiment(Experiment):
@@ -78,11 +88,7 @@ class WarmupExperiment(Experiment):
     about: ClassVar[str] = "Baselines rotate too fast at first, and warmup helps; do rotational variants need it?"
     measures_diverged: ClassVar[bool] = True
     statements: ClassVar[Mapping[str, str]] = {
-        "stable": "[kosson2024] Fig. 5 right: without warmup the variant is more stable than the baseline",
-        "variant-better": "[kosson2024] Fig. 5 right: without warmup the variant is better than the baseline",
-        "needed": "[kosson2024] section 3: baselines need warmup",
-        "less-needed": "[kosson2024] section 3: rotational variants need warmup less than their baselines",
-        "fast": "[kosson2024] section 3, Fig. 14: without warmup baselines rotate too fast at first, variants do not",
+        f"{name}-{kind}": f"{says}; {word}" for name, says in SAYS.items() for kind, word in WORDS.items()
     }
 
     def trials(self, preset: str) -> list[Trial]:
@@ -210,20 +216,20 @@ def _claims(kind: str, cases: Sequence[_Case]) -> list[Claim]:
     where, learns, arms = f"{kind}'s", _learns(kind, cases), _tuned(kind, cases)
     tuned = fair(METRIC, kind, arms)
     return [
-        Claim(f"stable/{kind}", "[kosson2024] Fig. 5 right",
+        Claim(f"stable-{kind}", "[kosson2024] Fig. 5 right",
               f"accuracy without warmup, {where} variant less {kind}, mean over lr", 0.0,
               Stat.of([float(a.mean()) for a in ahead]), "above", checks=[learns], least=LEAST),
-        Claim(f"variant-better/{kind}", "[kosson2024] Fig. 5 right",
+        Claim(f"variant-better-{kind}", "[kosson2024] Fig. 5 right",
               f"accuracy without warmup at its best lr, {where} variant less {kind}", 0.0,
               gap(arms[pair[1]][0], arms[kind][0], METRIC), "above",
               checks=tuned, least=LEAST),
-        Claim(f"needed/{kind}", "[kosson2024] section 3", f"accuracy that warmup gives {kind}, mean over lr", 0.0,
+        Claim(f"needed-{kind}", "[kosson2024] section 3", f"accuracy that warmup gives {kind}, mean over lr", 0.0,
               Stat.of(need[kind]), "above", checks=[learns], least=LEAST),
-        Claim(f"less-needed/{kind}", "[kosson2024] section 3", f"what warmup gives {kind} less what it gives its "
+        Claim(f"less-needed-{kind}", "[kosson2024] section 3", f"what warmup gives {kind} less what it gives its "
                                                                f"variant", 0.0,
               Stat.of(less), "above", checks=[learns], least=LEAST),
-        Claim(f"fast/{kind}", "[kosson2024] section 3, Fig. 14",
+        Claim(f"fast-{kind}", "[kosson2024] section 3, Fig. 14",
               f"first rotation of {kind} over equilibrium's, no warmup, largest lr", 1.0, first[kind], "above"),
-        Claim(f"fast/{kind}-variant", "[kosson2024] section 3", f"the same of {where} variant", 1.0, first[pair[1]],
+        Claim(f"variant-not-fast-{kind}", "[kosson2024] section 3", f"the same of {where} variant", 1.0, first[pair[1]],
               tolerance=0.1),
     ]  # fmt: skip

@@ -55,6 +55,20 @@ SIZES = {
 heart."""
 
 
+_SAYS = {
+    **{f"grows-{name}": f"[norm-note]: without decay norms grow as √t; {word}" for name, word in NAMES.items()},
+    **{f"slows-{name}": f"[norm-note]: without decay the effective lr falls as 1/√t; {word}"
+       for name, word in NAMES.items()},
+    **{f"relaxes-{name}": f"[norm-note]: with decay norms relax to √(η/(λ(2 − ηλ)))·U; {word}"
+       for name, word in NAMES.items()},
+    **{f"settles-{name}": f"[norm-note]: with decay the effective lr settles at √(2ηλ); {word}"
+       for name, word in NAMES.items()},
+    "momentum": "theory: the effective lr settles at √(2ηλ) times momentum's factor, which the note leaves out",
+    "size": "[norm-note]: AdamW's updates have 0.2 as root mean square",
+}  # fmt: skip
+WHERE = {"walk": "on a random walk", "mlp": "in a network"}
+
+
 @final
 class Norms(Experiment):
     """Norm and effective learning rate with and without weight decay, over the note's formulas."""
@@ -63,17 +77,7 @@ class Norms(Experiment):
     source: ClassVar[str] = "[norm-note]"
     about: ClassVar[str] = "Norms grow as √t without decay and relax with it; effective lr falls as 1/√t or settles."
     statements: ClassVar[Mapping[str, str]] = {
-        **{
-            f"grows-{name}": f"[norm-note]: without decay norms grow as √t, and the effective lr falls as 1/√t; {word}"
-            for name, word in NAMES.items()
-        },
-        **{
-            f"relaxes-{name}": "[norm-note]: with decay norms relax to √(η/(λ(2 − ηλ)))·U, and the effective lr to "
-            f"√(2ηλ); {word}"
-            for name, word in NAMES.items()
-        },
-        "momentum": "theory: the effective lr settles at √(2ηλ) times momentum's factor, which the note leaves out",
-        "size": "[norm-note]: AdamW's updates have 0.2 as root mean square",
+        f"{name}-{system}": f"{says}, {where}" for system, where in WHERE.items() for name, says in _SAYS.items()
     }
 
     def trials(self, preset: str) -> list[Trial]:
@@ -247,26 +251,27 @@ class _Case:
 def _claims(
     system: str, name: str, decays: bool, row: dict[str, Any], checks: Sequence[Check]
 ) -> list[Claim]:  # fmt: skip
-    where, what = f"{system}-{name}", f"{'relaxes' if decays else 'grows'}-{name}"
+    norm, rate = ("relaxes", "settles") if decays else ("grows", "slows")
+    where = f"{name}-{system}"
     of = f"of {name} on the {system}, {'with' if decays else 'without'} decay"
     found = [
-        Claim(f"{what}/{system}-norm", SOURCE, f"norm {of}, over the note's", 1.0, row["norm / note"], tolerance=0.1),
-        Claim(f"{what}/{system}-lr", SOURCE, f"effective lr {of}, over the note's", 1.0, row["effective lr / note"],
+        Claim(f"{norm}-{where}", SOURCE, f"norm {of}, over the note's", 1.0, row["norm / note"], tolerance=0.1),
+        Claim(f"{rate}-{where}/size", SOURCE, f"effective lr {of}, over the note's", 1.0, row["effective lr / note"],
               tolerance=0.1),
     ]  # fmt: skip
     if decays:
         found.append(
-            Claim(f"momentum/{where}", "[kosson2024] Table 1; theory",
+            Claim(f"momentum-{system}/{name}", "[kosson2024] Table 1; theory",
                   f"effective lr {of}, over √(2ηλ)·momentum factor", 1.0,
                   row["effective lr / theory"], tolerance=0.1)
         )  # fmt: skip
     else:
         slope = row["slope of effective lr"]
-        found.append(Claim(f"{what}/{system}-slope", SOURCE, f"slope of log effective lr {of}", -0.5, slope,
+        found.append(Claim(f"{rate}-{where}/slope", SOURCE, f"slope of log effective lr {of}", -0.5, slope,
                            tolerance=0.1))  # fmt: skip
     if name == "adamw":
         end = "decay" if decays else "free"
-        found.append(Claim(f"size/{system}-{end}", SOURCE, f"‖u‖/√C {of}", 0.2, row["‖u‖ / U"], tolerance=0.2))
+        found.append(Claim(f"size-{system}/{end}", SOURCE, f"‖u‖/√C {of}", 0.2, row["‖u‖ / U"], tolerance=0.2))
     return [dataclasses.replace(claim, checks=checks) for claim in found]
 
 

@@ -27,6 +27,7 @@ from equipoise.theory import stationary
 SOURCES = {"vision": "[kosson2024] Fig. 3", "text": "[kosson2024] Fig. 13"}
 METRICS = {"vision": "test_accuracy", "text": "test_loss"}
 VARIANT = "rotational_adamw"
+WORDS = {"adamw": "AdamW", VARIANT: "RV-AdamW"}
 FROZEN = {"gain": {"lr": 0.0}, "bias": {"lr": 0.0}}
 FLAT = {"vision": 0.01, "text": 0.05}
 """How much worse than the best still counts as flat, of accuracy and of loss, and more than which ends must be worse.
@@ -88,11 +89,19 @@ class LrVsWd(Experiment):
     source: ClassVar[str] = "[kosson2024] Fig. 3 and 13"
     about: ClassVar[str] = "At constant lr·wd the settled rotation is the same; gains, biases and transients are not."
     statements: ClassVar[Mapping[str, str]] = {
-        **by_task(
-            "ends",
-            "[kosson2024] Fig. 3, 13: at a constant product of lr and decay, very low and very high lr are worse",
-        ),
-        **by_task("flat", "[kosson2024] Fig. 3, 13: near the best lr the result hardly depends on it"),
+        **{
+            f"{kind}-{name}": f"{says}; {word}"
+            for name, word in WORDS.items()
+            for kind, says in {
+                **by_task(
+                    "low", "[kosson2024] Fig. 3, 13: at a constant product of lr and decay a very low lr is worse"
+                ),
+                **by_task(
+                    "high", "[kosson2024] Fig. 3, 13: at a constant product of lr and decay a very high lr is worse"
+                ),
+                **by_task("flat", "[kosson2024] Fig. 3, 13: near the best lr the result hardly depends on it"),
+            }.items()
+        },
         "transient": "[kosson2024] Fig. 3, 13: at a low lr AdamW first rotates too slowly, at a high one too fast",
         "settled": "[kosson2024] Fig. 3, Table 1: once settled the rotation depends on the product alone",
         "frozen": "[kosson2024] Fig. 3: with gains and biases frozen the variant is as good as at the lowest lr "
@@ -281,13 +290,13 @@ def _claims(
         other = best({(x,): v for x, v in sweep.items() if x != lr}, metric, lowest=task == "text")
         if other is not None and worse(other[0], lr).count:  # where all have diverged the row says so
             found.append(
-                Claim(f"ends-{task}/{name}-{end}", source,
+                Claim(f"{end}-{task}-{name}", source,
                       f"{of}, how much worse at the {end}est lr than at the best other", 0.0,
                       worse(other[0], lr), "above", checks=learns, least=FLAT[task])
             )  # fmt: skip
     beside = [lrs[i] for i in (at - 1, at + 1) if 0 <= i < len(lrs)]
     near = min(beside, key=lambda lr: m if (m := worse(top[0], lr).mean) == m else np.inf)
-    found.append(Claim(f"flat-{task}/{name}", source, f"{of}, how much worse at the better neighbour of the best lr",
+    found.append(Claim(f"flat-{task}-{name}", source, f"{of}, how much worse at the better neighbour of the best lr",
                        0.0, worse(top[0], near), tolerance=FLAT[task],
                        checks=[*learns, inside(sweep[top[0]], {(x,): v for x, v in sweep.items()}, name)]))  # fmt: skip
     if name == "adamw":
