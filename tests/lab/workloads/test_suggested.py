@@ -13,7 +13,7 @@ from equipoise.lab.workloads.policies import SUGGEST
 from equipoise.lab.workloads.regret import Surface
 from equipoise.lab.workloads.run import read_all
 from equipoise.lab.workloads.store import StoredTrial
-from equipoise.lab.workloads.suggested import costs, pilots, replayed, said, setting_of, trained, wanted
+from equipoise.lab.workloads.suggested import PILOTS, costs, pilots, replayed, said, setting_of, trained, wanted
 from equipoise.planner import Setting, suggest_setting
 from equipoise.planner.suggestions.suggestion import SUGGESTED
 
@@ -59,21 +59,24 @@ def test_what_the_planner_quotes_is_what_stored_trials_say() -> None:
     assert json.loads(SUGGESTED.read_text(encoding="utf-8")) == said(costs(read_all()))
 
 
-def test_what_is_wanted_follows_from_stored_pilots_by_the_planners_rule() -> None:
-    stored = pilots()
-    for name, shorts in stored.items():
+@pytest.mark.parametrize("how", PILOTS)
+def test_what_is_wanted_follows_from_stored_pilots_by_the_planners_rule(how: str) -> None:
+    share = PILOTS[how][1]
+    for name, shorts in pilots(how).items():
         workload, found = WORKLOADS[name], wanted(WORKLOADS[name])
-        assert sum(1 for _ in shorts) * max(4, workload.trial.steps // 100) <= 0.05 * workload.trial.steps
-        told = suggest_setting(setting_of(workload), pilot=replayed(shorts)).pilot
+        assert len(shorts) * max(4, int(share * workload.trial.steps / 5)) <= share * workload.trial.steps
+        told = suggest_setting(setting_of(workload), pilot=replayed(shorts), pilot_share=share).pilot
         assert told is not None
-        assert found["pilot"].lr == pytest.approx(told.suggested * told.factor, rel=0.05)
-        assert (found["pilot"].schedule == "cosine") == (workload.kind == "fine-tuning")
+        assert found[how].lr == pytest.approx(told.suggested * told.factor, rel=0.05)
+        assert (found[how].schedule == "cosine") == (workload.kind == "fine-tuning")
         if workload.trial.optimizer == "sgdm":
             assert "no pilot" not in found
         else:
-            assert found["pilot"].vary({"lr": 1.0, "weight_decay": 0.0}) == found["no pilot"].vary(
-                {"lr": 1.0, "weight_decay": 0.0}
-            )
+            plain = {"lr": 1.0, "weight_decay": 0.0}
+            assert found[how].vary(plain) == found["no pilot"].vary(plain)
+
+
+def test_a_pilot_that_is_not_stored_is_asked_for() -> None:
     with pytest.raises(ValueError, match="train it anew"):
         replayed([(1.0, 2.0)])(setting_of(TEXT), 8)
 

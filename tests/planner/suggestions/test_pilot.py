@@ -42,6 +42,22 @@ def test_the_best_lr_of_a_bowl_is_found_within_a_twentieth_of_the_run(times: flo
     assert found.cost == sum(s.steps for s in train.asked) <= SHARE * setting.steps
 
 
+def test_longer_short_runs_cost_more_and_are_nearer_to_the_whole() -> None:
+    setting = run()
+    train = Bowl(best=3 * setting.groups[0].lr)
+    found = fly(train, setting, 5 / 8)
+    assert {s.steps for s in train.asked} == {125}
+    assert found.cost <= 5 / 8 * setting.steps
+    assert found.long == pytest.approx(LONG ** (math.log(8) / math.log(100)))
+    assert fly(Bowl(best=1.0), setting, 1.0).long < found.long < fly(Bowl(best=1.0), setting).long
+    assert fly(Bowl(best=1.0), setting).long == pytest.approx(LONG)
+    for wrong in (0.0, 1.5, math.nan, "half"):
+        with pytest.raises(ValueError, match="pilot_share"):
+            fly(train, setting, wrong)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=r"at least 80 for a pilot of 0\.1 of the run"):
+        fly(train, replace(setting, steps=79), 0.1)
+
+
 def test_short_runs_fall_to_zero_at_the_same_memory() -> None:
     setting = run()
     short = shortened(setting, 10, 4.0)

@@ -30,7 +30,7 @@ from equipoise.lab.workloads.regret import Surface, regret
 from equipoise.lab.workloads.store import STORED, Outcomes, read
 from equipoise.lab.workloads.sweep import best
 from equipoise.planner import Setting, Suggestion, suggest_setting
-from equipoise.planner.suggestions.pilot import Train
+from equipoise.planner.suggestions.pilot import SHARE, Train
 from equipoise.planner.suggestions.rules import SCHEDULE, SCHEDULE_FINETUNED
 from equipoise.planner.suggestions.suggestion import OPTIMIZERS, SUGGESTED
 
@@ -39,10 +39,11 @@ MARK = "suggested"
 FOLDER = STORED / "suggested"
 """Suggested settings that were trained."""
 
-PILOTS = FOLDER / "pilots.json"
-"""Short runs of pilots: (lr, mean loss of the last steps, null where it diverged) by workload."""
+PILOTS = {"pilot": (FOLDER / "pilots.json", SHARE), "long pilot": (FOLDER / "long-pilots.json", 5 / 8)}
+"""Short runs of pilots, (lr, mean loss of the last steps, null where it diverged) by workload, and their share of its
+steps: five of a hundredth each, and five of an eighth."""
 
-KINDS = ("no pilot", "no pilot, cosine", "pilot")
+KINDS = ("no pilot", "no pilot, cosine", *PILOTS)
 """How settings are chosen."""
 
 ALIKE = 0.1
@@ -61,8 +62,10 @@ def wanted(workload: Workload) -> dict[str, Trial]:
         found["no pilot"] = trial_of(workload, plain)
         if workload.half == "choosing":  # what the schedule was chosen by
             found["no pilot, cosine"] = found["no pilot"].vary({"schedule": "cosine"})
-    if (shorts := pilots().get(workload.name)) is not None:
-        found["pilot"] = trial_of(workload, suggest_setting(setting_of(workload), pilot=replayed(shorts)))
+    for how, (_, share) in PILOTS.items():
+        if (shorts := pilots(how).get(workload.name)) is not None:
+            said = suggest_setting(setting_of(workload), pilot=replayed(shorts), pilot_share=share)
+            found[how] = trial_of(workload, said)
     return found
 
 
@@ -86,9 +89,14 @@ def trial_of(workload: Workload, found: Suggestion) -> Trial:
     )  # fmt: skip
 
 
-def pilots() -> Shorts:
-    """Stored short runs by workload."""
-    return json.loads(PILOTS.read_text(encoding="utf-8")) if PILOTS.is_file() else {}
+def pilots(how: str) -> Shorts:
+    """Stored short runs by workload.
+
+    Args:
+        how: one of `PILOTS`.
+    """
+    file, _ = PILOTS[how]
+    return json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
 
 
 def replayed(shorts: list[tuple[float, float | None]]) -> Train:
@@ -242,20 +250,27 @@ def _percent(value: float) -> str:
     return f"{value:+.1f}".replace("-", "−")
 
 
-def store_pilot(workload: Workload, data: Data) -> None:
-    """Train the short runs of a workload and store them."""
+def store_pilot(workload: Workload, data: Data, how: str) -> None:
+    """Train the short runs of a workload and store them.
+
+    Args:
+        workload: which.
+        data: its data.
+        how: one of `PILOTS`.
+    """
+    file, share = PILOTS[how]
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
         with torch.random.fork_rng():
-            found = suggest_setting(setting_of(workload), pilot=trained(workload, data)).pilot
+            found = suggest_setting(setting_of(workload), pilot=trained(workload, data), pilot_share=share).pilot
     finally:
         torch.set_num_threads(threads)
     assert found is not None
     kept = [(r.lr, float(f"{r.loss:.6g}") if math.isfinite(r.loss) else None) for r in found.runs]
-    every = dict(sorted({**pilots(), workload.name: kept}.items()))
+    every = dict(sorted({**pilots(how), workload.name: kept}.items()))
     lines = ",\n".join(f"{json.dumps(name)}: {json.dumps(runs)}" for name, runs in every.items())
-    PILOTS.parent.mkdir(parents=True, exist_ok=True)
-    part = PILOTS.with_suffix(".part")
+    file.parent.mkdir(parents=True, exist_ok=True)
+    part = file.with_suffix(".part")
     part.write_text(f"{{\n{lines}\n}}\n", encoding="utf-8")
-    part.replace(PILOTS)
+    part.replace(file)

@@ -6,7 +6,8 @@ is worse, until the loss turns. The least of a parabola in ln(lr) is the best lr
 
 Short runs end lowest at a larger lr than the whole run wants, as they have far to go and little time. So the lr that
 they speak for is best/`LONG`, and it moves the suggested one by a share `TRUST` in ln(lr) alone. Both were chosen on
-the workloads of the half "choosing" (docs/suggest.md). SGD has no suggestion: its pilot decides. Fine-tuning keeps the
+the workloads of the half "choosing" (docs/suggest.md). Longer short runs may be asked for: with an r-th of the steps
+each, `LONG` becomes LONG^(ln r / ln 100). SGD has no suggestion: its pilot decides. Fine-tuning keeps the
 suggestion. No setting goes beyond an lr at which a short run diverged.
 """
 
@@ -17,7 +18,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from equipoise import schedules
+from equipoise import _check, schedules
 from equipoise.planner.setting import Setting
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ Train = Callable[[Setting, int], Sequence[float]]
 """(setting, steps) → the training loss of each of these steps."""
 
 SHARE = 0.05
-"""Of the run's steps, at most, for all short runs."""
+"""Of the run's steps, at most, for all short runs, where nothing else is asked for."""
 
 RUNS = 5
 """Short runs, at most."""
@@ -45,7 +46,7 @@ TRUST = 0.3
 """Of what short runs say, in ln(lr); the rest is the suggestion's."""
 
 LONG, SGD_LONG = 8.0, 2.0
-"""The best lr of a hundredth of the run over that of the run."""
+"""The best lr of a hundredth of the run over that of the run; the nearer a short run is to the whole, the less."""
 
 LATE = 0.25
 """Last part of a short run whose mean loss counts."""
@@ -105,7 +106,7 @@ class Pilot:
     def said(self) -> str:
         """Why lr is what it is, in a sentence."""
         turn = f"is best at lr {self.best:.2g}" if self.edge else f"is still better at lr {self.best:.2g}"
-        moved = f"the whole run's is {self.long:g} times smaller, by the workloads"
+        moved = f"the whole run's is {self.long:.2g} times smaller, by the workloads"
         if self.trust < 1:
             moved += (
                 f"; this moves the suggested {self.suggested:g} by {self.trust:g} of the way, as short runs tell little"
@@ -119,22 +120,25 @@ class Pilot:
         return {"runs": runs} | {name: getattr(self, name) for name in names}
 
 
-def fly(train: Train, setting: Setting) -> Pilot:
+def fly(train: Train, setting: Setting, share: float = SHARE) -> Pilot:
     """Train short runs from a setting's lr on, until the loss turns or the steps are spent.
 
     Args:
         train: (setting, steps) → losses, as `eq.suggest` takes it.
         setting: of the whole run.
+        share: of its steps, at most, for all short runs.
 
     Raises:
         ValueError: the run is too short for a pilot, `train` returned no losses, or every short run diverged.
     """
     if not callable(train):
         raise ValueError(f"pilot = {train!r}: must be a function train(setting, steps) that returns losses")
-    steps = max(LEAST_STEPS, int(SHARE * setting.steps / RUNS + 1e-9))
-    count = min(RUNS, int(SHARE * setting.steps + 1e-9) // steps)
+    _check.number("pilot_share", share, low=0, high=1, open_low=True)
+    steps = max(LEAST_STEPS, int(share * setting.steps / RUNS + 1e-9))
+    count = min(RUNS, int(share * setting.steps + 1e-9) // steps)
     if count < 2:
-        raise ValueError(f"steps = {setting.steps}: must be at least {math.ceil(2 * LEAST_STEPS / SHARE)} for a pilot")
+        least = math.ceil(2 * LEAST_STEPS / share)
+        raise ValueError(f"steps = {setting.steps}: must be at least {least} for a pilot of {share:g} of the run")
     sgd = setting.groups[setting.main_group].dynamics.optimizer == "sgdm"
     stride, first = SGD_STRIDE if sgd else STRIDE, setting.groups[setting.main_group].lr
     runs = list[Short]()
@@ -159,7 +163,8 @@ def fly(train: Train, setting: Setting) -> Pilot:
         raise ValueError(f"pilot: must have a short run that stays finite; all diverged, down to lr {least:.2g}")
     best, edge = _least(sorted(runs, key=lambda r: r.lr))
     trust = 1.0 if sgd else 0.0 if setting.finetune else TRUST
-    return Pilot(tuple(runs), steps, first, best, edge, trust, SGD_LONG if sgd else LONG)
+    power = math.log(RUNS / share) / math.log(RUNS / SHARE)
+    return Pilot(tuple(runs), steps, first, best, edge, trust, (SGD_LONG if sgd else LONG) ** power)
 
 
 def scaled(setting: Setting, factor: float) -> Setting:

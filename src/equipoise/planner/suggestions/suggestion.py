@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 from equipoise import _check
 from equipoise.planner.planning import Plan, plan, plan_setting
 from equipoise.planner.setting import Setting
-from equipoise.planner.suggestions.pilot import SGD_START, Pilot, Train, fly, scaled
+from equipoise.planner.suggestions.pilot import SGD_START, SHARE, Pilot, Train, fly, scaled
 from equipoise.planner.suggestions.rules import (
     SCHEDULE,
     SCHEDULE_FINETUNED,
@@ -157,10 +157,11 @@ def suggest(
     tokens_per_sample: int | None = None,
     finetune: bool | None = None,
     pilot: Train | None = None,
+    pilot_share: float = SHARE,
 ) -> Suggestion:
     """What to set for a run: optimizer, lr, weight decay, betas, warmup, schedule and groups.
 
-    It costs no training, or with a pilot at most a twentieth of the run's.
+    It costs no training, or that of a pilot.
 
     Args:
         model: with its initial weights: lr follows from their size.
@@ -174,7 +175,8 @@ def suggest(
         pilot: a function `train(setting, steps)`. It makes the model anew, with the same weights each time, trains it
             with the setting (`planner.make_optimizer(model, setting)`) for so many steps, on the same batches each
             time, and returns the training loss of each step; fewer where one is not finite. It is called up to five
-            times, for a hundredth of the steps each (docs/suggest.md has an example).
+            times (docs/suggest.md has an example).
+        pilot_share: of the run's steps, at most, for these calls: a twentieth, so a hundredth each. 0.625: an eighth.
 
     Returns:
         A `Suggestion`; print it to read it.
@@ -210,15 +212,16 @@ def suggest(
         base = base if name == "adamw" else setting(name)
     if pilot is None:
         return _suggest(base, why, groups=True)
-    return with_pilot(base, pilot, why, groups=True)
+    return with_pilot(base, pilot, pilot_share, why, groups=True)
 
 
-def suggest_setting(setting: Setting, *, pilot: Train | None = None) -> Suggestion:
+def suggest_setting(setting: Setting, *, pilot: Train | None = None, pilot_share: float = SHARE) -> Suggestion:
     """What to set instead of a setting's lr and weight decay; everything else stays as it is.
 
     Args:
         setting: its tensors say how large the initial weights are.
         pilot: trains short runs, as `suggest` takes it.
+        pilot_share: as `suggest` takes it.
 
     >>> from equipoise.planner import Tensor
     >>> matrix = Tensor(shape=(4096, 1024), init_rms=0.02)
@@ -231,7 +234,9 @@ def suggest_setting(setting: Setting, *, pilot: Train | None = None) -> Suggesti
         for i, g in enumerate(setting.groups)
     )
     base = replace(setting, groups=decaying)
-    return _suggest(base, "given", groups=False) if pilot is None else with_pilot(base, pilot, "given", groups=False)
+    if pilot is None:
+        return _suggest(base, "given", groups=False)
+    return with_pilot(base, pilot, pilot_share, "given", groups=False)
 
 
 def allowed(optimizer: str, *, pilot: bool = False) -> str:
@@ -286,17 +291,18 @@ def _suggest(base: Setting, chosen: str, *, groups: bool) -> Suggestion:
     )
 
 
-def with_pilot(base: Setting, train: Train, chosen: str, *, groups: bool) -> Suggestion:
+def with_pilot(base: Setting, train: Train, share: float, chosen: str, *, groups: bool) -> Suggestion:
     """A suggestion whose lr short runs have moved.
 
     Args:
         base: the run; lr and weight decay are set here.
         train: (setting, steps) → losses, as `suggest` takes it.
+        share: of the run's steps, at most, for short runs.
         chosen: why this optimizer.
         groups: whether parameter groups were read from a model.
     """
     found = _suggest(base, chosen, groups=groups)
-    pilot = fly(train, found.setting)
+    pilot = fly(train, found.setting, share)
     setting = scaled(found.setting, pilot.factor)
     main = setting.groups[setting.main_group]
     told = {"lr": (f"{main.lr:g}", pilot.said), "weight_decay": (f"{main.weight_decay:g}", None)}
