@@ -14,6 +14,7 @@ from equipoise.board.pages.forward_view import ForwardData, read_forward
 from equipoise.board.predict import predicted
 from equipoise.board.words import worst_first
 from equipoise.finding import Finding
+from equipoise.monitor.diagnose.events import WENT_FIRST, Event
 from equipoise.monitor.runs.directory import spelled
 from equipoise.monitor.runs.final_loss import Best, Final
 from equipoise.monitor.runs.recorded import taken_as
@@ -106,6 +107,7 @@ class RunData:
         tensors: those that are shown, matrices first.
         known: how many were measured: of very many, those most off are shown.
         findings: the worst first.
+        events: what left its usual course before the loss did, where that is a finding.
         reviewed: whether its numbers were looked at for findings.
         layers: of every tensor, one line each.
         schedule: what `OF_GROUPS` says of each group, as "lr/0", from every step that was taken.
@@ -127,6 +129,7 @@ class RunData:
     tensors: list[TensorInfo]
     known: int
     findings: list[Finding]
+    events: list[Event]
     reviewed: bool
     layers: Curves
     schedule: Curves
@@ -204,6 +207,7 @@ def gather(run: Run, name: str | None = None, *, numbers: int = NUMBERS, quick: 
     logged = _logged(run, final, start)
     seconds = max((float(c.time[-1]) for c in (layers, logged) if len(c)), default=0.0)
     memory = Remembered(run)
+    findings = worst_first(run.findings if quick else run.diagnose())
     schedule, peaks = _schedule(memory, layers, logged)
     return RunData(
         name=spelled(name or run.path.resolve().name),
@@ -211,7 +215,8 @@ def gather(run: Run, name: str | None = None, *, numbers: int = NUMBERS, quick: 
         meta=run.meta,
         tensors=tensors,
         known=len(known),
-        findings=worst_first(run.findings if quick else run.diagnose()),
+        findings=findings,
+        events=run.events() if any(f.code == WENT_FIRST for f in findings) else [],
         reviewed=not quick,
         layers=layers,
         schedule=schedule,

@@ -9,6 +9,8 @@ import pytest
 import torch
 
 import equipoise as eq
+from equipoise.board.gather import gather
+from equipoise.board.pages.findings_view import LANES, evidence
 from equipoise.monitor.diagnose.events import ENOUGH, Event, events
 
 STEPS, AT = 120, 80
@@ -75,6 +77,12 @@ def test_what_was_planted_went_first(tmp_path: Path, fault: str, sgd: bool, firs
         assert told.where == where
         assert told.evidence.startswith(f"step {AT}: ")
         assert f"step {loss.step}: loss" in told.evidence
+        drawn = evidence(told, gather(run))
+        assert drawn is not None
+        assert [(row["after"], row["step"]) for row in drawn["lanes"]] == [
+            (e.after, e.step) for i, e in enumerate(found) if i < LANES or e.what == "loss"
+        ]
+        assert "loss" in [row["name"] for row in drawn["lanes"]]
 
 
 def test_a_bad_batch_is_in_all_layers_at_once(tmp_path: Path) -> None:
@@ -105,6 +113,7 @@ def test_a_step_can_be_given(tmp_path: Path) -> None:
 def test_words() -> None:
     assert str(Event(9, 8, "loss", "", math.inf)) == "step 9: loss, not finite"
     assert str(Event(1200, 1100, "norm", "a", 0.1)) == "steps 1,101 to 1,200: norm of a, 1/10 of its usual size"
+    assert str(Event(9, 8, "norm", "a", 2431.0)) == "step 9: norm of a, 2,400 times its usual size"
     assert str(Event(9, 8, "lr", "1", 3.0)) == "step 9: lr of group 1, 3 times its usual size"
 
 

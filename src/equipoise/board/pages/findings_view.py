@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -11,9 +12,13 @@ import numpy as np
 from equipoise.board.gather import OF_LAYERS, RunData
 from equipoise.board.pages.forward_view import forward_curve
 from equipoise.finding import Finding
+from equipoise.monitor.diagnose.events import WENT_FIRST, Event
 
 MOST = 40
 """Findings beyond this many are counted and not shown."""
+
+LANES = 12
+"""Events that are drawn, and that of the loss."""
 
 POINTS = 90
 """Points of an evidence curve."""
@@ -32,6 +37,8 @@ def finding_dict(finding: Finding, data: RunData | None = None) -> dict[str, Any
 
 def evidence(finding: Finding, data: RunData) -> dict[str, Any] | None:
     """The curve that a finding is about: of the tensor that it names, or of the run."""
+    if finding.code == WENT_FIRST:
+        return lanes(data.events)
     tensor = tensor_of(finding, data)
     found = forward_curve(finding.code, finding.where, data)
     if found is not None:
@@ -51,6 +58,17 @@ def evidence(finding: Finding, data: RunData) -> dict[str, Any] | None:
     at = [t.name for t in data.tensors].index(tensor)
     curve = _curve(OF_LAYERS[quantity], data.layers.step, values[at], None if forecast is None else forecast[at])
     return None if curve is None else curve | {"tensor": tensor}
+
+
+def lanes(events: Sequence[Event]) -> dict[str, Any] | None:
+    """Events as lanes, one each, in their order: what, where, and between which steps.
+
+    Args:
+        events: in the order in which they happened.
+    """
+    shown = [one for i, one in enumerate(events) if i < LANES or one.what == "loss"]
+    rows = [{"name": f"{e.what} {e.where}".strip(), "after": e.after, "step": e.step, "said": str(e)} for e in shown]
+    return {"lanes": rows, "more": len(events) - len(shown)} if rows else None
 
 
 def tensor_of(finding: Finding, data: RunData) -> str | None:

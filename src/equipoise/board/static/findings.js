@@ -19,7 +19,7 @@ EQ.findings = (place, findings, show, verdict = "No problems found.", clear = tr
       f.paid ? EQ.el("p", { class: "paid" }, `paid: ${f.paid}`) : null,
       EQ.el("p", { class: "source" }, `expected: ${f.expected} · ${f.source}`));
     if (f.plot?.tensor && show) words.append(EQ.el("button", { type: "button", class: "quiet", onclick: () => show(f.plot.tensor) }, "Show in the plots"));
-    return EQ.el("article", { class: `card finding ${f.severity}` }, words, f.plot ? EQ.spark(f.plot) : null);
+    return EQ.el("article", { class: `card finding ${f.severity}` }, words, f.plot ? (f.plot.lanes ? EQ.lanes(f.plot) : EQ.spark(f.plot)) : null);
   }));
 };
 
@@ -61,4 +61,20 @@ EQ.spark = (plot) => {
     point(Math.min(plot.x.length - 1, Math.max(0, (at ?? (step > 0 ? -1 : plot.x.length)) + step)));
   });
   return EQ.el("div", { class: "spark" }, drawn, words);
+};
+
+// Events in the order in which they happened, a lane each: the mark reaches from the last step at which all was as usual.
+EQ.lanes = (plot) => {
+  const first = Math.min(...plot.lanes.map((e) => e.after)), last = Math.max(...plot.lanes.map((e) => e.step));
+  const place = (step) => (100 * (step - first)) / (last - first || 1);
+  const rows = plot.lanes.map((e) => {
+    const mark = EQ.el("span", { class: "mark" });
+    mark.style.left = `${place(e.after)}%`;
+    mark.style.width = `${place(e.step) - place(e.after)}%`;
+    return EQ.el("li", { title: e.said, class: e.name === "loss" ? "loss" : "" },
+      EQ.el("span", { class: "name" }, e.name), EQ.el("span", { class: "track", "aria-hidden": "true" }, mark),
+      EQ.el("span", { class: "at" }, e.step.toLocaleString("en")));
+  });
+  const more = plot.more ? EQ.el("p", {}, `and ${plot.more} more`) : null;
+  return EQ.el("div", { class: "lanes" }, EQ.el("ol", {}, ...rows), EQ.el("p", {}, `steps ${first.toLocaleString("en")} to ${last.toLocaleString("en")}, the first one on top`), more);
 };

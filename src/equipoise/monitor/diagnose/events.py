@@ -32,6 +32,9 @@ if TYPE_CHECKING:
 
 Array = NDArray[np.float64]
 
+WENT_FIRST = "went-first"
+"""The code of the finding."""
+
 BEFORE, ENOUGH = 16, 6
 """Measured steps that say what is usual, and how many there must be."""
 
@@ -101,7 +104,9 @@ class Event:
         of = f" of {'group ' * (self.what == 'lr')}{self.where}" if self.where else ""
         if not math.isfinite(self.times):
             return f"{self.what}{of}, not finite"
-        size = f"{self.times:.2g} times" if self.times >= 1 else f"1/{1 / self.times:.2g} of"
+        times = max(self.times, 1 / self.times) if self.times else math.inf
+        size = f"{float(f'{times:.2g}'):,g}"
+        size = f"{size} times" if self.times >= 1 else f"1/{size} of"
         return f"{self.what}{of}, {size} its usual size"
 
 
@@ -210,7 +215,7 @@ def check_events(e: Evidence) -> Iterator[Finding]:
     what = f"{first.what} of {len(together)} tensors at once" if everywhere else first.said
     later = [str(one) for one in found if one.step > first.step or one.what == "loss"]
     yield Finding(
-        "went-first",
+        WENT_FIRST,
         "info",
         "all tensors" if everywhere else first.where if first.what != "lr" else f"group {first.where}",
         f"{_when(first)}: {what}" + (f"; then {'; '.join(later[:SHOWN])}" if later else ""),
