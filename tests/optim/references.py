@@ -219,3 +219,96 @@ def brake_muon(w: Array, grads: Array, *, lr: float, momentum: float, weight_dec
         after = np.linalg.norm(moved)
         w = moved / after * (before + (outward if after > before else inward) * (after - before))
     return w
+
+
+def adamp(w: Array, grads: Array, *, lr: float, betas: tuple[float, float], eps: float, weight_decay: float,
+          delta: float = 0.1, wd_ratio: float = 0.1) -> Array:  # fmt: skip
+    u = adam_direction(betas, eps)()
+    for t, g in enumerate(grads, start=1):
+        p, left = u(g, t), 1.0
+        for shape in ((len(w), -1), (1, -1)):
+            rows, slopes, steps = (x.reshape(shape) for x in (w, g, p))
+            cosines = [abs(a @ b) / np.linalg.norm(a) / np.linalg.norm(b) for a, b in zip(rows, slopes, strict=True)]
+            if max(cosines) < delta / np.sqrt(rows.shape[1]):
+                heads = rows / np.linalg.norm(rows, axis=1, keepdims=True)
+                p = (steps - heads * np.sum(heads * steps, axis=1, keepdims=True)).reshape(w.shape)
+                left = wd_ratio
+                break
+        w = w * (1 - lr * weight_decay * left) - lr * p
+    return w
+
+
+def nero(w: Array, grads: Array, *, lr: float, beta: float, norm: float) -> Array:
+    """Gradients are centred before they are measured, where the paper centres the weights afterwards."""
+    square = np.zeros((len(w), 1))
+    w = w - w.mean(axis=1, keepdims=True)
+    w = norm * w / np.linalg.norm(w, axis=1, keepdims=True)
+    for t, g in enumerate(grads, start=1):
+        g = g - g.mean(axis=1, keepdims=True)
+        square = beta * square + (1 - beta) * np.sum(g**2, axis=1, keepdims=True)
+        w = w - lr * np.linalg.norm(w, axis=1, keepdims=True) * g / np.sqrt(square / (1 - beta**t))
+        w = w - w.mean(axis=1, keepdims=True)
+        w = norm * w / np.linalg.norm(w, axis=1, keepdims=True)
+    return w
+
+
+def nero_biases(b: Array, grads: Array, *, lr: float, beta: float) -> Array:
+    square, sigma = np.zeros_like(b), float(np.abs(b).mean()) or 0.01
+    for t, g in enumerate(grads, start=1):
+        square = beta * square + (1 - beta) * g**2
+        b = b - lr * sigma * g / np.sqrt(square / (1 - beta**t))
+    return b
+
+
+def softplus(x: Array) -> Array:
+    return np.log1p(np.exp(x))
+
+
+def md(w: Array, grads: Array, *, direction: Callable[[], Callable[[Array, int], Array]], lr: float,
+       betas: tuple[float, float], eps: float, gain_rate: float, weight_decay: float = 0.0) -> Array:  # fmt: skip
+    """[hagele2026] Alg. 2 with the three parts held apart: a direction, and gains of rows and columns."""
+    inner, of_rows, of_columns = direction(), adam_direction(betas, eps)(), adam_direction(betas, eps)()
+    v, n = w.copy(), np.linalg.norm(w)
+    rows, columns = np.full((len(w), 1), np.log(np.e - 1)), np.full((1, w.shape[1]), np.log(np.e - 1))
+    for t, g in enumerate(grads, start=1):
+        r, c = softplus(rows), softplus(columns)
+        slope_rows = np.sum(g * v * c, axis=1, keepdims=True) * (1 - np.exp(-r))  # softplus' = 1 − exp(−softplus)
+        slope_columns = np.sum(g * v * r, axis=0, keepdims=True) * (1 - np.exp(-c))
+        v = v - lr * weight_decay * v - lr * inner(r * g * c, t)
+        v = n * v / np.linalg.norm(v)
+        rows = rows - lr * gain_rate * of_rows(slope_rows, t)
+        columns = columns - lr * gain_rate * of_columns(slope_columns, t)
+    return softplus(rows) * v * softplus(columns)
+
+
+def md_adam(w: Array, grads: Array, **options: Any) -> Array:
+    return md(w, grads, direction=adam_direction(options["betas"], options["eps"]), **options)
+
+
+def muon_direction(momentum: float) -> Callable[[], Callable[[Array, int], Array]]:
+    def start() -> Callable[[Array, int], Array]:
+        state: dict[str, Any] = {"m": 0.0}
+
+        def u(g: Array, t: int) -> Array:
+            state["m"] = momentum * state["m"] + (1 - momentum) * g
+            return polar(state["m"])
+
+        return u
+
+    return start
+
+
+def angular_muown(w: Array, grads: Array, *, lr: float, momentum: float, betas: tuple[float, float], eps: float,
+                  turn_decay: float, turn_power: float, turn_warmup: int) -> Array:  # fmt: skip
+    m, of_lengths = np.zeros_like(w), adam_direction(betas, eps)()
+    r = np.linalg.norm(w, axis=1, keepdims=True)
+    u = w / r
+    for t, g in enumerate(grads, start=1):
+        slope = np.sum(g * u, axis=1, keepdims=True)
+        tangent = r * (g - u * slope)
+        m = momentum * m + tangent
+        kappa = (1 + turn_decay * max(0, t - 1 - turn_warmup)) ** -turn_power
+        u = u - lr * np.sqrt(max(1.0, w.shape[0] / w.shape[1])) * kappa * polar(tangent + momentum * m)
+        u = u / np.linalg.norm(u, axis=1, keepdims=True)
+        r = r - lr * of_lengths(slope, t)
+    return r * u

@@ -82,9 +82,11 @@ RELATIVES = [
     Row("LARS", optim.LARS, {"lr": 0.5, "momentum": 0.8, "weight_decay": 0.1, "trust": 0.02}, references.lars),
     Row("ClippedSGDM", optim.ClippedSGDM, {"lr": 0.1, "momentum": 0.8, "weight_decay": 0.1, "clip": 0.05},
         references.clipped_sgdm),
+    Row("AdamP", optim.AdamP, ADAM | {"weight_decay": 0.1, "delta": 0.5}, references.adamp),
+    Row("MDAdam", optim.MDAdam, ADAM | {"gain_rate": 0.5}, references.md_adam),
 ]  # fmt: skip
 
-# These make two groups of one, matrices and the rest.
+# These make two groups of one, matrices or rows and the rest.
 MATRIX = [
     Row("RotationalMuon", optim.RotationalMuon, TURN | {"adam": TURN}),
     Row("HyperballMuon", optim.HyperballMuon, {"lr": 0.02, "adam": {"lr": 0.02}}),
@@ -92,6 +94,9 @@ MATRIX = [
     Row("NorMuon", optim.NorMuon, {"lr": 0.02, "adam": {"lr": 0.02}}),
     Row("FloorMuon", optim.FloorMuon, {"lr": 0.02, "floor": 5.0, "adam": {"lr": 0.02}}),
     Row("BrakeMuon", optim.BrakeMuon, {"lr": 0.02, "weight_decay": 0.1, "adam": {"lr": 0.02}}),
+    Row("MDMuon", optim.MDMuon, {"lr": 0.02, "adam": {"lr": 0.02}}),
+    Row("AngularMuown", optim.AngularMuown, {"lr": 0.02, "turn_decay": 0.1, "adam": {"lr": 0.02}}),
+    Row("Nero", optim.Nero, {"lr": 0.02, "beta": 0.9}),
     Row("Muon cautious", optim.Muon, {"lr": 0.02, "decay": "cautious", "nesterov": False, "adam": {"lr": 0.02}}),
     Row("SteepestDescent", optim.SteepestDescent, {"lr": 0.02, "momentum": 0.8, "weight_decay": 0.1}),
     Row("SteepestDescent sharpness", optim.SteepestDescent, {"sharpness": 50.0}),

@@ -9,6 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import equipoise as eq
 import equipoise.schedules as sch
 from equipoise import theory
 
@@ -220,3 +221,49 @@ def test_a_growing_lr_with_momentum() -> None:
 def test_what_cannot_grow_is_refused(arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         sch.growing_lr(**arguments)
+
+
+RULES: dict[str, Any] = {
+    "sgdm": lambda p, **o: torch.optim.SGD(p, momentum=0.8, **o),
+    "adam_l2": lambda p, **o: torch.optim.Adam(p, eps=0.0, **o),
+    "adamw": lambda p, **o: torch.optim.AdamW(p, eps=0.0, **o),
+    "lion": lambda p, **o: eq.Lion(p, **o),
+    "muon": lambda p, **o: eq.Muon(p, polar={"method": "svd"}, **o),
+}
+
+
+@pytest.mark.parametrize("optimizer", RULES)
+def test_rescaled_layers_are_the_same_network_all_along(optimizer: str) -> None:
+    """[kosson2024] Eq. 93: rW₁ and W₂/r with a ReLU between them, at the lrs and decays of their sizes."""
+    make = RULES[optimizer]
+    factor, lr, wd, steps = 3.0, sch.cosine(20, peak=0.02, final=0.002), 0.3, 20
+    generator = torch.Generator().manual_seed(0)
+    shapes = ((16, 4), (16, 3), (5, 4), (3, 5))
+    x, y, first, second = (torch.randn(*s, generator=generator, dtype=torch.float64) for s in shapes)
+
+    def trained(by: float) -> torch.Tensor:
+        layers = [torch.nn.Parameter(first * by), torch.nn.Parameter(second / by)]
+        curves = [sch.rescaled(lr, weight_decay=wd, factor=r, optimizer=optimizer) for r in (by, 1 / by)]
+        optimizers = [make([w], lr=1.0, weight_decay=0.0) for w in layers]
+        said = []
+        for t in range(1, steps + 1):
+            for one, (rate, decay) in zip(optimizers, curves, strict=True):
+                one.param_groups[0] |= {"lr": rate(t), "weight_decay": decay(t)}
+                one.zero_grad()
+            out = (x @ layers[0].T).relu() @ layers[1].T
+            (out - y).square().mean().backward()
+            said.append(out.detach())
+            for one in optimizers:
+                one.step()
+        return torch.stack(said)
+
+    plain = trained(1.0)
+    torch.testing.assert_close(trained(factor), plain, rtol=1e-7, atol=1e-9)
+    assert float((plain[-1] - plain[0]).abs().max()) > 0.1
+
+
+def test_what_cannot_be_rescaled_is_refused() -> None:
+    with pytest.raises(ValueError, match="factor = 0"):
+        sch.rescaled(0.1, weight_decay=0.1, factor=0)
+    with pytest.raises(ValueError, match="optimizer = 'sgdx'"):
+        sch.rescaled(0.1, weight_decay=0.1, factor=2, optimizer="sgdx")

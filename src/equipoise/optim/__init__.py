@@ -6,10 +6,11 @@ and each final class is one of each with hyperparameters under torch's names.
 Comes in: parameters with gradients. Goes out: new weights. Read `rules` (Lion's equation and the others), `moves` and
 `sphere` (what is done with a direction), `optimizers` and `controlled` (the final classes), `relatives` (single ideas
 from papers), `matrices` (Muon, and what else sees a whole matrix), `engine` (how a step runs), `wrap` and `switch`
-(round other optimizers), `following` (`eq.rotational`), `model` (parameter groups), `dynamics_of` (what theory knows
-of any torch optimizer).
+(round other optimizers), `attention` (a limit on logits), `following` (`eq.rotational`), `model` (parameter groups),
+`dynamics_of` (what theory knows of any torch optimizer).
 """
 
+from equipoise.optim.attention import QKClip
 from equipoise.optim.controlled import (
     AdamCPR,
     HyperballAdamW,
@@ -31,7 +32,9 @@ from equipoise.optim.model.groups import ParamGroups, param_groups
 from equipoise.optim.model.invariance import Invariance, TensorInvariance, scale_invariance
 from equipoise.optim.moves import Constrain, Decay, Move
 from equipoise.optim.optimizers import SGDM, Adam, AdamW, Lion, NormalizedGD, RMSProp, SignSGDM
-from equipoise.optim.relatives import LAMB, LARS, Brake, Clip, ClippedSGDM, Floor, LayerRate, Trust
+from equipoise.optim.relatives.apart import Angular, AngularMuown, MagnitudeDirection, MDAdam, MDMuon
+from equipoise.optim.relatives.neurons import AdamP, Balance, GradientRule, Nero, OwnSize, Project
+from equipoise.optim.relatives.ratios import LAMB, LARS, Brake, Clip, ClippedSGDM, Floor, LayerRate, Trust
 from equipoise.optim.rules import Rule
 from equipoise.optim.sphere import Hyperball, Rotate
 from equipoise.optim.switch import Switch
@@ -43,7 +46,11 @@ __all__ = [
     "SGDM",
     "Adam",
     "AdamCPR",
+    "AdamP",
     "AdamW",
+    "Angular",
+    "AngularMuown",
+    "Balance",
     "Brake",
     "BrakeMuon",
     "Clip",
@@ -54,17 +61,25 @@ __all__ = [
     "Floor",
     "FloorMuon",
     "Gain",
+    "GradientRule",
     "Hyperball",
     "HyperballAdamW",
     "HyperballMuon",
     "Invariance",
     "LayerRate",
     "Lion",
+    "MDAdam",
+    "MDMuon",
+    "MagnitudeDirection",
     "Move",
     "Muon",
+    "Nero",
     "NorMuon",
     "NormalizedGD",
+    "OwnSize",
     "ParamGroups",
+    "Project",
+    "QKClip",
     "RMSProp",
     "Rotate",
     "Rotational",

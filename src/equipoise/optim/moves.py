@@ -87,6 +87,10 @@ class Move(ABC):
         """The gradient as the rule sees it."""
         return g
 
+    def gradient(self, g: Tensor, piece: Piece, group: GroupOptions) -> Tensor:
+        """The gradient as the rule sees it, for a move without a kernel, which may note in the state what it needs."""
+        return self.prepare(g, piece.w, group)
+
     def dynamics(self, rule: Dynamics, group: GroupOptions) -> Dynamics:
         """What the rule and the move do together; for your own moves theory only knows their decay."""
         return varied(rule, **decay_options(group), known=False)

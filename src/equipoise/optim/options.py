@@ -75,6 +75,12 @@ class GroupOptions(TypedDict):
     floor: float
     outward: float
     inward: float
+    delta: float
+    wd_ratio: float
+    gain_rate: float
+    turn_decay: float
+    turn_power: float
+    turn_warmup: int
 
 
 def group_options(group: Mapping[str, Any], **changes: Any) -> GroupOptions:

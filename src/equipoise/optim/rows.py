@@ -28,6 +28,12 @@ def as_rows(x: Tensor, granularity: str | int) -> Tensor:
         return gathered(x).reshape(rows, -1)
 
 
+def neurons(x: Tensor, group: Any) -> Tensor:
+    """The rows of a matrix, of a convolution, or of all matrices of a stack, such as experts, by the group's role."""
+    stack = x.ndim == 3 and not group.get("flatten", True) and group.get("role") != "conv"
+    return x.reshape(-1, x.shape[-1]) if stack else as_rows(x, "neuron")
+
+
 def gathered(x: Any) -> Tensor:
     """A DTensor with all of it on every rank."""
     from torch.distributed.tensor import Replicate

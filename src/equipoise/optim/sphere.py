@@ -172,8 +172,30 @@ class RowMove(Move):
         return columns, torch.mul(w, keep, out=out).addcmul_(d.nan_to_num(0.0, 0.0, 0.0), push, value=-1)
 
 
+class CentredMove(RowMove):
+    """A move of rows that keep their means where the group says `center`: gradients and directions lose theirs."""
+
+    def prepare(self, g: Tensor, w: Tensor, group: GroupOptions) -> Tensor:
+        if not group["center"] or group["reference"] == "paper" or not turns(w, group):
+            return g
+        return centred(as_rows(g, group["granularity"])).reshape(g.shape)
+
+    def products(self, w: Tensor, d: Tensor, group: GroupOptions) -> tuple[Tensor, Tensor, Tensor]:
+        ww, dw, dd = super().products(w, d, group)
+        if not group["center"]:
+            return ww, dw, dd
+        # Of d without its mean: by algebra, as another pass would cost more than the digits lost. What is left of a
+        # constant row is rounding.
+        mean = row_mean(d)
+        left = dd - mean * row_sum(d)
+        return ww, dw - mean * row_sum(w), torch.where(left > 16 * torch.finfo(dd.dtype).eps * dd, left, 0.0)
+
+    def direction(self, d: Tensor, group: GroupOptions) -> Tensor:
+        return d - row_mean(d) if group["center"] else d
+
+
 @final
-class Rotate(RowMove):
+class Rotate(CentredMove):
     """Turn every row by η_r and keep its norm.  [kosson2024] Algorithm 1, mended as in [theory] 7.
 
         d ← u − ⟨u,w⟩w/‖w‖²   (if asked: of centred gradients, and centred itself)
@@ -214,24 +236,6 @@ class Rotate(RowMove):
         if angle == BY_STEP:  # in the mean of a tensor's rows it is the plain optimizer
             return varied(Decay().dynamics(rule, group), known=False)
         return varied(on_sphere(rule, group), angle=None if angle is None else float(angle))
-
-    def prepare(self, g: Tensor, w: Tensor, group: GroupOptions) -> Tensor:
-        if not group["center"] or group["reference"] == "paper" or not turns(w, group):
-            return g
-        return centred(as_rows(g, group["granularity"])).reshape(g.shape)
-
-    def products(self, w: Tensor, d: Tensor, group: GroupOptions) -> tuple[Tensor, Tensor, Tensor]:
-        ww, dw, dd = super().products(w, d, group)
-        if not group["center"]:
-            return ww, dw, dd
-        # Of d without its mean: by algebra, as another pass would cost more than the digits lost. What is left of a
-        # constant row is rounding.
-        mean = row_mean(d)
-        left = dd - mean * row_sum(d)
-        return ww, dw - mean * row_sum(w), torch.where(left > 16 * torch.finfo(dd.dtype).eps * dd, left, 0.0)
-
-    def direction(self, d: Tensor, group: GroupOptions) -> Tensor:
-        return d - row_mean(d) if group["center"] else d
 
     def given(self, column: Tensor, group: GroupOptions) -> tuple[Tensor, ...]:
         return () if group["speeds"] is None else (column_like(group["speeds"].reshape(-1, 1), column),)
@@ -377,15 +381,24 @@ class Hyperball(RowMove):
         self, ww: Tensor, dw: Tensor, dd: Tensor, columns: tuple[Tensor, ...], numbers: dict[str, Any]
     ) -> tuple[tuple[Tensor, ...], Tensor, Tensor]:
         (n,) = columns
-        # ‖x‖ = ‖w‖·√(1 − 2·length·⟨d,w⟩/‖w‖² + r²), as ‖w‖² times anything may be too large for its type.
-        w, d = ww.sqrt().clamp_min(1e-38), dd.sqrt()
-        length = (numbers["lr"] * w / d.clamp_min(1e-30)).clamp_max(1e37)
-        step = (length * d / w).square()
-        ratio = 1 - 2 * length * (dw / ww.clamp_min(1e-38)) + step
-        # A row stays where there is no direction, it is not finite, or x is rounding alone.
-        moves = (d > 0) & (d < math.inf) & (ratio > 16 * torch.finfo(dd.dtype).eps * (1 + step))
-        length = torch.where(moves, length, 0.0)
-        shrink = n / (w * torch.where(moves, ratio, 1.0).sqrt())
+        length = (numbers["lr"] * _root(ww) / dd.sqrt().clamp_min(1e-30)).clamp_max(1e37)
+        keep, push = back_on_sphere(n, ww, dw, dd, length)
         still = ww == 0
         n = torch.where(n > 0, n, (dd * (numbers["lr"] * numbers["lr"])).sqrt())
-        return (n,), torch.where(still, 1.0, shrink), torch.where(still, numbers["lr"], shrink * length)
+        return (n,), torch.where(still, 1.0, keep), torch.where(still, numbers["lr"], push)
+
+
+def back_on_sphere(n: Tensor, ww: Tensor, dw: Tensor, dd: Tensor, length: Tensor) -> tuple[Tensor, Tensor]:
+    """keep and push of (w − length·d)·n/‖w − length·d‖; a row stays where that says nothing."""
+    # ‖x‖ = ‖w‖·√(1 − 2·length·⟨d,w⟩/‖w‖² + r²), as ‖w‖² times anything may be too large for its type.
+    w, d = _root(ww), dd.sqrt()
+    step = (length * d / w).square()
+    ratio = 1 - 2 * length * (dw / ww.clamp_min(1e-38)) + step
+    # A row stays where there is no direction, it is not finite, or x is rounding alone.
+    moves = (d > 0) & (d < math.inf) & (ratio > 16 * torch.finfo(dd.dtype).eps * (1 + step))
+    shrink = n / (w * torch.where(moves, ratio, 1.0).sqrt())
+    return shrink, shrink * torch.where(moves, length, 0.0)
+
+
+def _root(square: Tensor) -> Tensor:
+    return square.sqrt().clamp_min(1e-38)

@@ -7,6 +7,7 @@
 - `convert_decay`, `torch_decay`: between the kinds of weight decay.
 - `rotational_lr`, `baseline_lr`, `variant_rotation`: effective steps carried over to a rotational variant and back.
 - `growing_lr`: the lr that does what lr and weight decay do, without weight decay.
+- `rescaled`: lr and weight decay for weights that are larger or smaller.
 
 Comes in: a number of steps, or a curve from elsewhere. Goes out: a `Schedule`. Read `base` (what a schedule is),
 `curves`, `phases` and `compose` (the shapes), `names`, `table` (lists of values) and `foreign` (torch's), `memory`
@@ -33,7 +34,7 @@ from equipoise.schedules.memory import (
 from equipoise.schedules.names import NAMES, named
 from equipoise.schedules.phases import TAILS, cosine_restarts, one_cycle, step, warmup_cosine, warmup_linear, wsd
 from equipoise.schedules.table import from_array, from_function
-from equipoise.schedules.transplant import baseline_lr, growing_lr, rotational_lr, variant_rotation
+from equipoise.schedules.transplant import baseline_lr, growing_lr, rescaled, rotational_lr, variant_rotation
 
 if TYPE_CHECKING:
     from equipoise.schedules.attach import Scheduler
@@ -68,6 +69,7 @@ __all__ = [
     "polynomial",
     "product",
     "recency",
+    "rescaled",
     "rotational_lr",
     "scale",
     "step",

@@ -24,6 +24,8 @@ from numpy.typing import ArrayLike
 from equipoise import _check, theory
 from equipoise._check import Array
 from equipoise.schedules.base import Schedule
+from equipoise.schedules.compose import scale
+from equipoise.schedules.curves import constant
 from equipoise.schedules.table import from_array
 
 _LARGEST = 0.999
@@ -235,6 +237,38 @@ def growing_lr(
         last = int(np.argmin(np.isfinite(grown)))
         raise ValueError(f"steps = {T}: must be fewer, at most {last}, beyond which lr grows beyond all numbers")
     return from_array(grown)
+
+
+def rescaled(
+    lr: Schedule | float, *, weight_decay: Schedule | float, factor: float, optimizer: str = "sgdm"
+) -> tuple[Schedule, Schedule]:
+    """lr and weight decay at which weights that are `factor` times as large do what others do at lr and weight_decay.
+
+        SGD, whose steps are as long as gradients:  η̃ = r²η,  λ̃ = λ/r²
+        the others:                                 η̃ = rη,   λ̃ = λ/r   (λ/r² of the L2 in Adam's gradient)
+
+    Where two layers with a ReLU between them are W₁ and W₂, they can as well be rW₁ and W₂/r, with gradients 1/r and
+    r times as large: the network says the same, but at one lr the layers turn r⁻² and r² times as fast by SGD. With
+    these lrs, and those of 1/r for the second, it is the same run. So it is for a layer before a normalisation.
+
+    Args:
+        lr: η, a schedule or a number.
+        weight_decay: λ, decoupled and taken times lr, likewise.
+        factor: r.
+        optimizer: one of `theory.OPTIMIZERS`.
+
+    Reference: [kosson2024] Eq. 93.
+
+    >>> lr, weight_decay = rescaled(0.1, weight_decay=0.5, factor=2.0)
+    >>> lr(1), weight_decay(1)
+    (0.4, 0.125)
+    """
+    r = _check.number("factor", factor, low=0, open_low=True)
+    _check.choice("optimizer", optimizer, theory.OPTIMIZERS)
+    up = r * r if optimizer == "sgdm" else r
+    down = r * r if optimizer in ("sgdm", "adam_l2") else r
+    curves = (one if isinstance(one, Schedule) else constant(one) for one in (lr, weight_decay))
+    return tuple(scale(one, by) for one, by in zip(curves, (up, 1 / down), strict=True))  # type: ignore[return-value]
 
 
 def _betas(optimizer: str, betas: tuple[float, float] | None) -> tuple[float, ...]:

@@ -128,7 +128,10 @@ def test_the_table_has_every_shape_decay_and_optimizer() -> None:
     assert ours - made == {eq.optim.RuleOptimizer, *WITHOUT_FORECAST}
 
 
-WITHOUT_FORECAST = (eq.AdamCPR, eq.SteepestDescent, eq.LAMB, eq.LARS, eq.FloorMuon, eq.BrakeMuon)
+WITHOUT_FORECAST = (
+    eq.AdamCPR, eq.SteepestDescent, eq.LAMB, eq.LARS, eq.FloorMuon, eq.BrakeMuon,
+    eq.AdamP, eq.Nero, eq.MDAdam, eq.MDMuon, eq.AngularMuown,
+)  # fmt: skip
 
 
 @pytest.mark.parametrize("make", [*WITHOUT_FORECAST, eq.ClippedSGDM])

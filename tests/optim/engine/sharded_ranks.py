@@ -50,6 +50,11 @@ CASES: list[tuple[Any, dict[str, Any]]] = [
     (optim.SteepestDescent, {"lr": 0.01, "momentum": 0.5}),
     (optim.SteepestDescent, {"sharpness": 10.0}),
     (optim.RotationalAdamW, {"lr": 0.01, "weight_decay": 0.1, "compile": True}),
+    (optim.AdamP, {"lr": 0.01, "weight_decay": 0.1, "delta": 1.0}),
+    (optim.Nero, {"lr": 0.01}),
+    (optim.MDAdam, {"lr": 0.01}),
+    (optim.MDMuon, {"lr": 0.01}),
+    (optim.AngularMuown, {"lr": 0.01}),
 ]
 PLACEMENTS = {"rows": Shard(0), "columns": Shard(1), "replicated": Replicate()}
 STEPS = 4

@@ -36,6 +36,7 @@ DISTINCT = [
         "RotationalSGDM", "RotationalAdamW",
         "RotationalAdamW centred", "RotationalAdamW tensor", "RotationalAdamW paper", "RotationalAdamL2",
         "RotationalLion", "RotationalSignSGDM", "HyperballAdamW", "AdamCPR", "LAMB", "LARS", "ClippedSGDM",
+        "AdamP", "MDAdam",
     )
 ]  # fmt: skip
 

@@ -136,7 +136,7 @@ class RuleOptimizer(Optimizer):
         except ValueError:
             self.param_groups.pop()
             raise
-        if group.get("center") and group["reference"] is None:
+        if group.get("center") and group.get("reference") is None:
             with torch.no_grad(), without_autocast():
                 for p in group["params"]:
                     if turns(p, group):
@@ -319,7 +319,7 @@ class RuleOptimizer(Optimizer):
             return TensorList(tensors) if together else tensors[0]
 
         grads = [grad if grad.dtype == dtype else grad.to(dtype) for grad in grads]
-        g: Any = pack([move.prepare(grad, piece.w, group) for grad, piece in zip(grads, pieces, strict=True)])
+        g: Any = pack([move.gradient(grad, piece, group) for grad, piece in zip(grads, pieces, strict=True)])
         averages = tuple(pack([piece.state[name] for piece in pieces]) for name in rule.state)
         u = direction(g, pack([piece.w for piece in pieces]), averages, rule=rule, t=t, group=group)
         if together and mesh_of(pieces[0].w) is not None:  # moves take DTensors one by one

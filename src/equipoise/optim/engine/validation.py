@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -57,6 +57,23 @@ def with_params(group: Any) -> dict[str, Any]:
     return group | {"params": listed, "param_names": names}
 
 
+def split_group(group: Any, is_first: Callable[[torch.Tensor], bool]) -> list[tuple[bool, dict[str, Any]]]:
+    """A group as one of the parameters that are so and one of the others, with their names; what is empty is left out.
+
+    Args:
+        group: as for any torch optimizer.
+        is_first: whether a parameter belongs to the first part.
+    """
+    group = with_params(group)
+    parts = []
+    for wanted in (True, False):
+        chosen = [i for i, p in enumerate(group["params"]) if is_first(p) is wanted]
+        lists = {name: [group[name][i] for i in chosen] for name in ("params", "param_names") if name in group}
+        if chosen or (wanted and not group["params"]):  # a group without parameters stays one
+            parts.append((wanted, group | lists))
+    return parts
+
+
 def _check_param(p: Any) -> None:
     if not torch.is_tensor(p):
         raise ValueError(f"params has {p!r}: must be a parameter, or a (name, parameter) pair")
@@ -85,12 +102,12 @@ def check_group(group: GroupOptions) -> None:
         group["betas"] = _check.betas(group["betas"])
     if "eps" in group:
         group["eps"] = _check.number("eps", group["eps"], low=0)
-    for name in ("trust", "row_eps", "floor"):
+    for name in ("trust", "row_eps", "floor", "delta", "gain_rate", "turn_decay", "turn_power"):
         if name in group:
             group[name] = _check.number(name, group[name], low=0)
     if group.get("clip") is not None:
         group["clip"] = _check.number("clip", group["clip"], low=0, open_low=True)
-    for name in ("outward", "inward"):
+    for name in ("outward", "inward", "wd_ratio"):
         if name in group:
             group[name] = _check.number(name, group[name], low=0, high=1)
     for name in ("momentum", "alpha", "track", "beta2"):

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from equipoise import _check, geometry
 from equipoise.optim.engine.base import RuleOptimizer
-from equipoise.optim.engine.validation import with_params
+from equipoise.optim.engine.validation import split_group
 from equipoise.optim.matrices.rules import MuonRule
 from equipoise.optim.moves import Decay, Move
 from equipoise.optim.options import (
@@ -84,14 +84,7 @@ class MuonFamily(RuleOptimizer):
 
 def by_dimensions(group: dict[str, Any]) -> list[dict[str, Any]]:
     """A group as one of matrices and one of the rest, each with its own names; what is empty is left out."""
-    group = with_params(group)
-    parts = []
-    for muon in (True, False):
-        chosen = [i for i, p in enumerate(group["params"]) if (p.ndim >= 2) is muon]
-        lists = {name: [group[name][i] for i in chosen] for name in ("params", "param_names") if name in group}
-        if chosen or (muon and not group["params"]):  # a group without parameters stays one
-            parts.append(group | lists | {"muon": muon})
-    return parts
+    return [part | {"muon": matrix} for matrix, part in split_group(group, lambda p: p.ndim >= 2)]
 
 
 def add_all(optimizer: RuleOptimizer, groups: list[dict[str, Any]]) -> None:

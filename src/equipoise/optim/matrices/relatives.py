@@ -15,8 +15,8 @@ from equipoise.optim.engine.tensor_list import TensorList
 from equipoise.optim.matrices.muon import MuonFamily
 from equipoise.optim.moves import Decay, Move, Piece, directions, varied
 from equipoise.optim.options import DecayKind, GroupOptions, Nonfinite, Params, documented, given
-from equipoise.optim.relatives import Brake, Floor
-from equipoise.optim.rows import as_rows, row_dot, row_norm
+from equipoise.optim.relatives.ratios import Brake, Floor
+from equipoise.optim.rows import as_rows, neurons, row_dot, row_norm
 from equipoise.optim.rules import Rule
 from equipoise.theory import Dynamics
 
@@ -36,8 +36,7 @@ class EvenRows(Move):
         beta2 = group["beta2"]
         made = []
         for piece, o in zip(pieces, directions(u, len(pieces)), strict=True):
-            stack = o.ndim == 3 and not group["flatten"]
-            rows = o.reshape(-1, o.shape[-1]) if stack else as_rows(o, "neuron")
+            rows = neurons(o, group)
             square = row_dot(rows, rows) / rows.shape[1]
             if getattr(piece.state.get("row_square"), "shape", None) != square.shape:
                 piece.state["row_square"] = torch.zeros_like(square)

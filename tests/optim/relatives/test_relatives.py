@@ -85,6 +85,133 @@ def test_muons_with_a_floor_or_a_brake_are_their_algorithms(name: str, shape: tu
         np.testing.assert_allclose(muon.numpy(), expected, rtol=1e-7, atol=1e-9)
 
 
+@pytest.mark.parametrize("shape", [(6, 10), (10, 6)])
+def test_md_muon_is_its_papers_algorithm(shape: tuple[int, int]) -> None:
+    start, grads = data(shape)
+    own: dict[str, Any] = {"lr": 0.1, "weight_decay": 0.2, "gain_rate": 0.3}
+    muon = references.muon_direction(0.8)
+    expected = references.md(start.numpy(), grads.numpy(), direction=muon, betas=(0.8, 0.9), eps=1e-8, **own)
+    got = run(apart(optim.MDMuon, scale="none", nesterov=False, momentum=0.8), start, grads, **own)
+    np.testing.assert_allclose(got.numpy(), expected, rtol=1e-7, atol=1e-9)
+
+
+@pytest.mark.parametrize("shape", [(6, 10), (10, 6)])
+@pytest.mark.parametrize("warmup", [0, 4])
+def test_angular_muown_is_its_papers_algorithm(shape: tuple[int, int], warmup: int) -> None:
+    start, grads = data(shape)
+    own: dict[str, Any] = {"lr": 0.1, "momentum": 0.8, "turn_decay": 0.2, "turn_power": 0.7, "turn_warmup": warmup}
+    expected = references.angular_muown(start.numpy(), grads.numpy(), betas=(0.8, 0.9), eps=1e-8, **own)
+    got = run(apart(optim.AngularMuown), start, grads, **own)
+    np.testing.assert_allclose(got.numpy(), expected, rtol=1e-7, atol=1e-9)
+
+
+def apart(make: Any, **fixed: Any) -> Any:
+    """A Muon with magnitudes apart, all of it exact, of one matrix."""
+
+    def build(params: Any, **options: Any) -> torch.optim.Optimizer:
+        adam = {"betas": (0.8, 0.9), "eps": 1e-8}
+        return make([{"params": params, "muon": True}], polar={"method": "svd"}, adam=adam, **fixed, **options)
+
+    return build
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_nero_is_its_papers_algorithm(compiled: bool) -> None:
+    start, grads = data((64, 40), steps=8)
+    expected = references.nero(start.numpy(), grads.numpy(), lr=0.1, beta=0.7, norm=1.0)
+    got = run(optim.Nero, start, grads, lr=0.1, beta=0.7, norm=1.0, compile=compiled)
+    np.testing.assert_allclose(got.numpy(), expected, rtol=1e-9, atol=1e-12)
+    for bias in (torch.zeros(8, dtype=torch.float64), torch.linspace(-1, 1, 8, dtype=torch.float64)):
+        slopes = data((8,))[1]
+        expected = references.nero_biases(bias.numpy(), slopes.numpy(), lr=0.1, beta=0.7)
+        np.testing.assert_allclose(run(optim.Nero, bias, slopes, lr=0.1, beta=0.7).numpy(), expected, rtol=1e-9)
+
+
+def test_nero_keeps_norms_and_means_and_splits_groups() -> None:
+    convs = [torch.nn.Conv2d(3, 4, 3), torch.nn.Conv2d(4, 2, 1)]
+    model = torch.nn.Sequential(*convs, torch.nn.Linear(1, 5))
+    named = list(model.named_parameters())
+    norms = [p.detach().flatten(1).norm(dim=1) for _, p in named if p.ndim > 1]
+    optimizer = optim.Nero(named, lr=0.1)
+    assert [len(group["params"]) for group in optimizer.param_groups] == [2, 4]  # rows of one number do not turn
+    assert optimizer.param_groups[1]["param_names"] == ["0.bias", "1.bias", "2.weight", "2.bias"]
+    for t in range(3):
+        torch.manual_seed(t)
+        for p in model.parameters():
+            p.grad = torch.randn_like(p)
+        optimizer.step()
+    for p, norm in zip([conv.weight for conv in convs], norms, strict=False):
+        rows = p.detach().flatten(1)
+        torch.testing.assert_close(rows.norm(dim=1), norm)
+        assert rows.mean(1).abs().max() < 1e-7
+    with pytest.raises(ValueError, match="must be a list of parameters or groups"):
+        optim.Nero(torch.ones(2))
+    with pytest.raises(ValueError, match="was computed"):
+        optimizer.add_param_group({"params": [torch.ones(3, 3, requires_grad=True) * 2]})
+
+
+@pytest.mark.parametrize("make", [optim.Nero, optim.MDAdam, optim.MDMuon, optim.AngularMuown, optim.AdamP])
+def test_lr_zero_and_zeros(make: Any) -> None:
+    """Nothing moves at lr 0, rows and tensors of zeros begin to learn, and without gradients they stay."""
+    start, grads = data()
+    still = make([w := torch.nn.Parameter(start - start.mean(1, keepdim=True))], lr=0.0)
+    before = w.detach().clone()
+    for g in grads:
+        w.grad = g.clone()
+        still.step()
+    assert torch.equal(w.detach(), before)
+    rows = start.clone()
+    rows[2] = 0.0
+    for begin in (rows, torch.zeros_like(rows)):
+        got = run(make, begin, grads, lr=0.1)
+        assert got.isfinite().all()
+        assert (got.norm(dim=1) > 0).all()
+        got = run(make, begin, torch.zeros_like(grads), lr=0.1, weight_decay=0.0)
+        assert (got[begin.norm(dim=1) == 0] == 0).all()
+        assert got.isfinite().all()
+
+
+def test_adamp_projects_by_rows_by_the_tensor_or_not_at_all() -> None:
+    generator = torch.Generator().manual_seed(0)
+    start = torch.randn(6, 400, generator=generator, dtype=torch.float64)
+    other = torch.randn(6, 400, generator=generator, dtype=torch.float64)
+    heads = start / start.norm(dim=1, keepdim=True)
+    by_row = other - heads * (other * heads).sum(1, keepdim=True)
+    by_tensor = by_row + heads * torch.tensor([3.0, -3, 3, -3, 3, -3], dtype=torch.float64)[:, None]
+    by_tensor -= start * (by_tensor * start).sum() / start.square().sum()
+    options: dict[str, Any] = {"lr": 0.01, "betas": (0.0, 0.0), "eps": 1e-3, "weight_decay": 0.1}
+    radial = []
+    for g in (by_row, by_tensor, by_row + 3 * heads):
+        decayed = {wd: run(optim.AdamP, start, g[None], **options | {"weight_decay": wd}) for wd in (0.0, 0.1)}
+        moved = decayed[0.0] - start
+        radial.append([float((moved * heads).sum(1).abs().max()), float((moved * start).sum().abs())])
+        share = float(((decayed[0.0] - decayed[0.1]) / start).mean())
+        assert share == pytest.approx(1e-3 if len(radial) == 3 else 1e-4)
+    assert radial[0][0] < 1e-12
+    assert radial[1][0] > 1e-3 > 1e-9 > radial[1][1]
+    assert min(radial[2]) > 1e-3
+
+
+def test_magnitudes_have_a_lr_of_their_own_and_the_norm_of_directions_is_kept() -> None:
+    start, grads = data()
+    norm = start.norm()
+    fixed = run(optim.MDAdam, start, grads, lr=0.1, gain_rate=0.0)
+    torch.testing.assert_close(fixed.norm(), norm)
+    assert not torch.allclose(run(optim.MDAdam, start, grads, lr=0.1).norm(), norm)
+    lengths = run(apart(optim.AngularMuown), start, grads, lr=0.0).norm(dim=1)
+    torch.testing.assert_close(lengths, start.norm(dim=1))
+
+
+@pytest.mark.parametrize(("make", "name", "value"), [
+    (optim.AdamP, "delta", -1.0), (optim.AdamP, "wd_ratio", 2.0), (optim.MDAdam, "gain_rate", -1.0),
+    (optim.AngularMuown, "turn_decay", -1.0), (optim.AngularMuown, "turn_warmup", -1), (optim.Nero, "beta", 1.0),
+    (optim.Nero, "norm", 0.0),
+])  # fmt: skip
+def test_options_of_those_apart_are_checked(make: Any, name: str, value: float) -> None:
+    with pytest.raises(ValueError, match=f"{name} = {value}: must be"):
+        make([torch.nn.Parameter(torch.eye(2))], **{name: value})
+
+
 @pytest.mark.parametrize("move", [optim.Floor(), optim.Brake()])
 def test_floor_and_brake_compile_with_other_rules(move: optim.Move) -> None:
     start, grads = data((64, 64), steps=5)
