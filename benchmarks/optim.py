@@ -58,6 +58,8 @@ def jobs(shapes: list[tuple[int, ...]]) -> dict[str, Callable[[], object]]:
         made[f"{name} foreach"] = make(name, compile=False)
     made["RotationalAdamW centred compiled"] = make("RotationalAdamW", compile=True, center=True)
     made["RotationalAdamW centred foreach"] = make("RotationalAdamW", compile=False, center=True)
+    made["RotationalAdamW by step compiled"] = make("RotationalAdamW", compile=True, angle="step")
+    made["RotationalAdamW by step foreach"] = make("RotationalAdamW", compile=False, angle="step")
     for label, (module, name) in PEERS.items():
         try:
             peer = getattr(importlib.import_module(module), name)

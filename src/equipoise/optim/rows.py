@@ -46,6 +46,16 @@ def row_sum(rows: Tensor) -> Tensor:
     return reduced(rows.sum(dim=1, keepdim=True))
 
 
+def tensor_sum(column: Tensor, heights: list[int] | None) -> Tensor:
+    """The sum over all rows of a tensor; with the heights of several tensors, which rows are of, of each row's own."""
+    if heights is None:
+        return everywhere(column.sum())
+    if len(set(heights)) == 1:
+        sums = column.view(len(heights), -1).sum(1, keepdim=True)
+        return sums.expand(-1, heights[0]).reshape(-1, 1)
+    return torch.cat([x.sum(0, keepdim=True).expand_as(x) for x in column.split(heights)])
+
+
 def row_dot(a: Tensor, b: Tensor) -> Tensor:
     """The inner product of each row of a with its row of b, as a column, in one pass over the two."""
     if hasattr(a, "placements") or torch.compiler.is_compiling():

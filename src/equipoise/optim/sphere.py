@@ -37,6 +37,7 @@ from equipoise.optim.rows import (
     row_mean,
     row_norm,
     row_sum,
+    tensor_sum,
 )
 from equipoise.optim.rules import Rule
 from equipoise.theory import Dynamics
@@ -96,6 +97,10 @@ class RowMove(Move):
     def sized(self, numbers: dict[str, float], size: int) -> dict[str, float]:
         """The numbers for rows of that many weights."""
         return numbers
+
+    def by_tensor(self, group: GroupOptions) -> bool:
+        """Whether the rows of a tensor depend on each other: `turn` needs all of them, and heights if of several."""
+        return False
 
     @abstractmethod
     def turn(
@@ -163,11 +168,15 @@ class RowMove(Move):
         numbers: dict[str, float],
         group: GroupOptions,
         out: Tensor | None = None,
+        heights: list[int] | None = None,
     ) -> tuple[tuple[Tensor, ...], Tensor]:
-        """The new columns, and the rows moved along their directions; into `out`, which may be w itself."""
+        """The new columns, and the rows moved along their directions; into `out`, which may be w itself.
+
+        The heights are given where the rows are of several tensors.
+        """
         ww, dw, dd = self.products(w, d, group)
         d = self.direction(d, group)
-        columns, keep, push = self.turn(ww, dw, dd, columns, self.sized(numbers, w.shape[1]))
+        columns, keep, push = self.turn(ww, dw, dd, columns, self.sized(numbers, w.shape[1]) | {"heights": heights})
         # What is not finite moves nothing; to look first would wait for the device.
         return columns, torch.mul(w, keep, out=out).addcmul_(d.nan_to_num(0.0, 0.0, 0.0), push, value=-1)
 
@@ -284,6 +293,9 @@ class Rotate(CentredMove):
             "noise": 0.0,
         }
 
+    def by_tensor(self, group: GroupOptions) -> bool:
+        return group["angle"] == BY_STEP
+
     def sized(self, numbers: dict[str, float], size: int) -> dict[str, float]:
         return numbers | {"goal": numbers["goal"] * math.sqrt(size)}
 
@@ -293,8 +305,11 @@ class Rotate(CentredMove):
         n, nu, *speeds = columns
         if "by_step" in numbers:
             n, tangent = self.plain(ww, dw, dd, numbers)
-            numbers = numbers | {"angle": tangent.atan(), "tangent": tangent}
-        tangent = (numbers["angle"] * speeds[0]).clamp_max(1.5).tan() if speeds else numbers["tangent"]
+        else:
+            tangent = numbers["tangent"]
+        if speeds:
+            angle = tangent.atan() if "by_step" in numbers else numbers["angle"]
+            tangent = (angle * speeds[0]).clamp_max(1.5).tan()
         along = dw / ww.clamp_min(1e-38)
         now = dd - dw * along  # ‖d‖² without its part along w
         # Less than this is rounding, which must not become a direction; what is not finite is not greater.
@@ -321,7 +336,7 @@ class Rotate(CentredMove):
         w = ww.sqrt()
         lengthwise = torch.where(ww > 0, w * numbers["left"] - dw / w.clamp_min(1e-38) * numbers["lr"], 0.0)
         across = torch.where(ww > 0, dd - dw * (dw / ww.clamp_min(1e-38)), 0.0).clamp_min(0.0).sqrt() * numbers["lr"]
-        turned, kept = (everywhere(x.square().sum()) for x in (across, lengthwise))
+        turned, kept = (tensor_sum(x.square(), numbers.get("heights")) for x in (across, lengthwise))
         return torch.hypot(lengthwise, across), (turned / kept.clamp_min(1e-38)).sqrt().clamp_max(WIDEST)
 
     def __call__(self, pieces: list[Piece], u: Any, *, rule: Rule, t: int, group: GroupOptions) -> None:

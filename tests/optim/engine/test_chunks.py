@@ -1,5 +1,7 @@
 """Eager steps of large tensors, chunk by chunk: the step tensor by tensor, and no temporary as large as a tensor."""
 
+from typing import Any
+
 import pytest
 import torch
 from tests.optim.engine.live_bytes import LiveBytes
@@ -7,6 +9,7 @@ from tests.optim.table import ALL, Row
 
 import equipoise as eq
 from equipoise.optim.engine import chunks
+from equipoise.optim.rows import tensor_sum
 
 SHAPES = [(300, 257), (70, 1000), (2, 70_000), (70_001,), (40, 30), (64, 32, 6, 6)]
 """Of more than a chunk, with rows of more than one, and of no whole number of them; one that is not chunked."""
@@ -84,14 +87,22 @@ def test_rows_of_several_tensors_turn_together(make: type[torch.optim.Optimizer]
         assert torch.equal(p, q)
 
 
+@pytest.mark.parametrize("angle", [None, "step"])
 @pytest.mark.parametrize("most", [1, 20_000, 100_000])
-def test_is_the_same_whatever_turns_together(most: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_is_the_same_whatever_turns_together(most: int, angle: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     some, other = parameters(), parameters()
-    run(eq.RotationalAdamW(some, compile=False), some)
+    run(eq.RotationalAdamW(some, compile=False, angle=angle), some)
     monkeypatch.setattr(chunks, "RUN", most)
-    run(eq.RotationalAdamW(other, compile=False), other)
+    run(eq.RotationalAdamW(other, compile=False, angle=angle), other)
     for p, q in zip(some, other, strict=True):
-        assert torch.equal(p, q)
+        assert torch.equal(p, q) if angle is None else torch.allclose(p, q, rtol=1e-6, atol=1e-7)
+
+
+@pytest.mark.parametrize("heights", [[3, 3], [1, 5], [6]])
+def test_a_tensors_sum_is_for_all_of_its_rows(heights: list[int]) -> None:
+    column = torch.arange(6.0).unsqueeze(1)
+    expected = torch.cat([torch.full((len(x), 1), float(x.sum())) for x in column.split(heights)])
+    assert torch.equal(tensor_sum(column, heights), expected)
 
 
 @pytest.mark.parametrize("make", [eq.AdamW, eq.Lion, eq.RotationalAdamW, eq.HyperballAdamW, eq.AdamCPR])

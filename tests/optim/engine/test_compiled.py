@@ -1,6 +1,7 @@
 """Compiled steps: equal to the eager ones, compiled once, within their memory, and never needed."""
 
 import copy
+import functools
 import logging
 import math
 import os
@@ -26,6 +27,8 @@ pytestmark = pytest.mark.skipif(shutil.which(CXX) is None, reason=f"needs a C++ 
 SHAPES = [(40, 30), (64, 48), (300, 257), (7,), (5, 3, 3, 3), (1, 9), (3, 1), (), (320, 400)]
 """Above and below the size from which a parameter is stepped alone, and those that rows do not suit."""
 
+BY_STEP = functools.partial(eq.RotationalAdamW, angle="step")
+
 DISTINCT = [
     row
     for row in ALL
@@ -35,6 +38,7 @@ DISTINCT = [
         "AdamW cautious", "SignSGDM", "Lion", "NormalizedGD", "NormalizedGD neuron",
         "RotationalSGDM", "RotationalAdamW",
         "RotationalAdamW centred", "RotationalAdamW tensor", "RotationalAdamW paper", "RotationalAdamL2",
+        "RotationalAdamW step", "RotationalSGDM step",
         "RotationalLion", "RotationalSignSGDM", "HyperballAdamW", "AdamCPR", "LAMB", "LARS", "ClippedSGDM",
         "AdamP", "MDAdam",
     )
@@ -171,7 +175,7 @@ def test_a_state_that_no_longer_lies_as_the_kernel_takes_it_is_stepped_eagerly()
     torch.testing.assert_close(ours[0], other[0])
 
 
-@pytest.mark.parametrize("make", [eq.AdamW, eq.Lion, eq.RotationalAdamW, eq.HyperballAdamW])
+@pytest.mark.parametrize("make", [eq.AdamW, eq.Lion, eq.RotationalAdamW, BY_STEP, eq.HyperballAdamW])
 def test_a_step_makes_no_temporary_as_large_as_a_tensor(make: Any) -> None:
     """The largest sum of live allocations within a step, from torch's profiler."""
     params = parameters([(512, 640), (640, 512)])
@@ -261,7 +265,7 @@ def test_small_groups_are_compiled_when_it_pays(monkeypatch: pytest.MonkeyPatch)
     assert not step_layout.wanted(group_options(group, params=elsewhere), 50)
 
 
-@pytest.mark.parametrize("make", [eq.AdamW, eq.RotationalAdamW, eq.HyperballAdamW])
+@pytest.mark.parametrize("make", [eq.AdamW, eq.RotationalAdamW, BY_STEP, eq.HyperballAdamW])
 def test_goes_on_compiled_as_it_began(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     shapes = [(300, 257), (40, 30), (40, 30), (7, 9), (50,)]
     monkeypatch.setattr(step_layout, "AUTO_TOTAL", 12 * sum(math.prod(s) for s in shapes))

@@ -69,6 +69,22 @@ def swap(n: Tensor, w: Tensor, g: Tensor, m: Tensor, v: Tensor, k: Tensor) -> li
     return []
 
 
+def over_rows(n: Tensor, w: Tensor, g: Tensor, m: Tensor, v: Tensor, k: Tensor) -> list[Tensor]:
+    """Sums over all rows, twice: three stages, with a direction and columns that wait for the last."""
+    a, b = n.unbind()
+    new = m * a + g
+    d = new / (v.sqrt() + b)
+    size = (d * d).sum(1, keepdim=True)
+    longest = torch.hypot(size, k)
+    first = longest.sum()
+    push = torch.where(size > a, longest / first, k)
+    second = (push * push).sum() * first.sqrt()
+    results = (w - d * (push / second), new, v + size, (k + a) * second)
+    for x, y in zip((w, m, v, k), results, strict=True):
+        x.copy_(y)
+    return []
+
+
 def tensors(shape: tuple[int, int], dtype: torch.dtype) -> list[Tensor]:
     generator = torch.Generator().manual_seed(0)
     made = [torch.randn(shape, dtype=dtype, generator=generator) for _ in range(4)]
@@ -86,17 +102,17 @@ def stepped(loops: Loops, arguments: list[list[Tensor]], threads: int) -> None:
     kind = {torch.float32: "float", torch.float64: "double"}[arguments[0][0].dtype]
     step = CppCodeCache.load(loops.source([kind] * 5), extra_flags=FLAGS).step
     step.argtypes, step.restype = [ctypes.c_void_p], None
-    widest = max(x[1].shape[1] for x in arguments)
-    room = torch.empty(max(1, len(loops.buffers)) * widest * threads, dtype=arguments[0][0].dtype)
+    size = max(x[1].numel() if loops.shared else x[1].shape[1] for x in arguments)
+    room = torch.empty(max(1, len(loops.buffers)) * size * threads, dtype=arguments[0][0].dtype)
     table = [y for x in arguments for y in (*x[1].shape, *(t.data_ptr() for t in x))]
-    call = array("q", [len(arguments), threads, widest, room.data_ptr(), *table])
+    call = array("q", [len(arguments), threads, size, room.data_ptr(), *table])
     step(call.buffer_info()[0])
 
 
 @needs_compiler
 @pytest.mark.parametrize("threads", [1, 2, 3])
 @pytest.mark.parametrize("whole", [False, True])
-@pytest.mark.parametrize("function", [adam_row, sums_of_sums, reloads, swap])
+@pytest.mark.parametrize("function", [adam_row, sums_of_sums, reloads, swap, over_rows])
 def test_loops_give_what_torch_gives(function: Function, whole: bool, threads: int) -> None:
     """Two tensors in one call; rows of more than one block, and of fewer weights than a vector has."""
     shapes = [(1, 9000), (1, 7)] if whole else [(5, 9000), (33, 7)]
@@ -117,6 +133,11 @@ def test_a_row_is_read_from_memory_once() -> None:
     assert (set(first.written), second.written) == ({m, v}, [w])
     assert [x.op for x in loops.buffers] == ["div"]
     assert not {m, v} & set(second.names)
+
+
+def test_rows_are_gone_through_again_for_each_sum_over_them() -> None:
+    assert [len(loops_of(f, whole=False).stages) for f in (adam_row, over_rows)] == [1, 3]
+    assert len(loops_of(over_rows, whole=True).stages) == 1  # there is one row
 
 
 def test_a_new_average_that_is_the_direction_takes_no_buffer() -> None:

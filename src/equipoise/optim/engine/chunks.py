@@ -12,6 +12,7 @@ is done once for many chunks, of several tensors.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -40,6 +41,8 @@ class Rows:
     """w, g and averages, as matrices."""
     columns: list[Tensor]
     shape: tuple[int, int]
+    tensor: int
+    """Which tensor they are of."""
 
 
 class Chunks:
@@ -54,6 +57,7 @@ class Chunks:
 
     def __init__(self, rule: Rule, move: Move, t: int, group: GroupOptions):
         self._rule, self._move, self._t = rule, move, t
+        self._by_tensor = isinstance(move, RowMove) and move.by_tensor(group)
         self._group = group_options(group, granularity="neuron") if isinstance(move, RowMove) else group
 
     def _direction(self, w: Tensor, g: Tensor, averages: tuple[Tensor, ...]) -> Any:
@@ -73,7 +77,7 @@ class Chunks:
             numbers: of the move.
             workspace: keeps directions; as large as `needed` says.
         """
-        for run in runs(rows):
+        for run in runs(rows, self._by_tensor):
             self._turn(run, numbers, workspace)
 
     def _turn(self, run: list[Rows], numbers: dict[str, float], workspace: Tensor) -> None:
@@ -94,6 +98,11 @@ class Chunks:
         ww, dw, dd = (_joined(list(x)) for x in zip(*found, strict=True))
         columns = [_joined(list(x)) for x in zip(*(some.columns for some in run), strict=True)]
         sized = _numbers_of([some.shape for some in run], move, numbers, dd)
+        if self._by_tensor:
+            of = Counter[int]()
+            for some in run:
+                of[some.tensor] += some.shape[0]
+            sized["heights"] = list(of.values())
         new, keep, push = move.turn(ww, dw, dd, tuple(columns), sized)
         for some, ds, k, p in zip(run, kept, keep.split(heights), push.split(heights), strict=True):
             for (w, _, *averages), d in zip(some.chunks, ds, strict=True):
@@ -113,7 +122,7 @@ class Chunks:
         return u if any(u is x for x in averages) else place.view_as(u).copy_(u)
 
 
-def rows_of(w: Tensor, g: Tensor, averages: list[Tensor], columns: list[Tensor]) -> list[Rows]:
+def rows_of(w: Tensor, g: Tensor, averages: list[Tensor], columns: list[Tensor], tensor: int) -> list[Rows]:
     """A matrix by chunks of its rows; if it has one row, this row by chunks.
 
     Args:
@@ -121,32 +130,35 @@ def rows_of(w: Tensor, g: Tensor, averages: list[Tensor], columns: list[Tensor])
         g: their gradient, likewise.
         averages: likewise.
         columns: the numbers that the move keeps of each row.
+        tensor: its number.
     """
     height, width = w.shape
     matrices = (w, g, *averages)
     if height == 1:
-        return [Rows(list(zip(*(x.split(CHUNK, 1) for x in matrices), strict=True)), columns, (1, width))]
+        return [Rows(list(zip(*(x.split(CHUNK, 1) for x in matrices), strict=True)), columns, (1, width), tensor)]
     many = max(1, CHUNK // width)
     parts = zip(*(x.split(many) for x in (*matrices, *columns)), strict=True)
     last = len(matrices)
-    return [Rows([part[:last]], list(part[last:]), (part[0].shape[0], width)) for part in parts]
+    return [Rows([part[:last]], list(part[last:]), (part[0].shape[0], width), tensor) for part in parts]
 
 
-def runs(rows: list[Rows]) -> Iterator[list[Rows]]:
-    """Rows that turn together."""
+def runs(rows: list[Rows], whole: bool) -> Iterator[list[Rows]]:
+    """Rows that turn together; all of a tensor if `whole`."""
     run: list[Rows] = []
+    size = 0
     for some in rows:
-        if run and _size([*run, some]) > RUN:
+        size += _size([some])
+        if run and size > RUN and not (whole and run[-1].tensor == some.tensor):
             yield run
-            run = []
+            run, size = [], _size([some])
         run.append(some)
     if run:
         yield run
 
 
-def needed(rows: list[Rows]) -> int:
+def needed(rows: list[Rows], whole: bool) -> int:
     """How many weights the workspace must have room for."""
-    return max(_size(run) for run in runs(rows))
+    return max(_size(run) for run in runs(rows, whole))
 
 
 def _size(run: list[Rows]) -> int:

@@ -235,10 +235,9 @@ class CpuKernel:
         if dtype not in TYPES or low not in TYPES:
             raise UnsupportedError(f"no loop for {dtype} with gradients in {low}")
         self._dtypes = [dtype, low] + [dtype for _ in kind.rule.state]
-        self._whole = kind.rows != "row"
         levels = [MATRIX for _ in self._dtypes] + [COLUMN] * kind.columns
-        loops = Loops(graph.graph, levels, self._whole)
-        self._buffers = len(loops.buffers)
+        loops = Loops(graph.graph, levels, kind.rows != "row")
+        self._buffers, self._shared = len(loops.buffers), loops.shared
         types = [TYPES[x] for x in self._dtypes] + [TYPES[dtype]] * kind.columns
         library = CppCodeCache.load(loops.source(types), extra_flags=FLAGS)
         self._call = library.step
@@ -251,14 +250,12 @@ class CpuKernel:
         sizes = list(map(mul, heights, widths))
         if not self._fit(heights, sizes, calls):
             return False
-        count, widest = len(widths), max(widths)
+        count, room = len(widths), max(sizes if self._shared else widths)
         threads = torch.get_num_threads() if sum(sizes) >= SHARED else 1
-        workspace = _workspace(self._buffers * widest * (1 if self._whole else threads), self._dtypes[0])
+        workspace = _workspace(self._buffers * room * (1 if self._shared else threads), self._dtypes[0])
         lists = [heights, widths]
         lists += [[x.data_ptr() for x in tensors] for tensors in (calls.numbers, *calls.matrices, *calls.columns)]
-        arguments = array("q", [count, threads, widest, workspace.data_ptr()]) + array(
-            "q", bytes(8 * count * len(lists))
-        )
+        arguments = array("q", [count, threads, room, workspace.data_ptr()]) + array("q", bytes(8 * count * len(lists)))
         for i, values in enumerate(lists):
             arguments[4 + i :: len(lists)] = array("q", values)
         self._call(arguments.buffer_info()[0])

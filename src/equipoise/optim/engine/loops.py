@@ -7,13 +7,21 @@ a matrix, and what depends on the column needs another loop over the row:
 
 Between the loops, d stays in a buffer of the row. Inductor takes roots and quotients twice instead, or keeps a buffer
 as large as the tensor. A tensor that is one row is shared by the threads, which wait for each other between loops.
+
+The sum of a column over all rows is a number, and what depends on it waits for all rows. So the rows are gone through
+in stages, between which d stays in a buffer of the tensor:
+
+    for each row:   loop 0: new averages, direction d, ‖w‖², ⟨d,w⟩, ‖d‖²;   Σ over the rows
+    for each row:   keep and push;   loop 1: w ← keep·w − push·d
 """
 
 from __future__ import annotations
 
 import math
 import operator
+import re
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
 from torch.fx import Graph, Node
@@ -25,7 +33,7 @@ OPERATIONS = {
     "add": "{0} + {1}", "sub": "{0} - {1}", "mul": "{0} * {1}", "div": "{0} / {1}", "neg": "-{0}",
     "abs": "std::abs({0})", "sqrt": "std::sqrt({0})", "sign": "T({0} > 0) - T({0} < 0)", "where": "{0} ? {1} : {2}",
     "clamp_min": "{0} < {1} ? {1} : {0}", "clamp_max": "{0} > {1} ? {1} : {0}",
-    "addcmul": "{0} + {1} * {2}",
+    "addcmul": "{0} + {1} * {2}", "hypot": "std::hypot({0}, {1})",
     "maximum": "{0} < {1} || {1} != {1} ? {1} : {0}", "minimum": "{0} > {1} || {1} != {1} ? {1} : {0}",
 }  # fmt: skip
 """Torch's operations on numbers in C++; a NaN stays one."""
@@ -34,7 +42,11 @@ CONDITIONS = {
     "eq": "{0} == {1}", "ne": "{0} != {1}",
     "bitwise_and": "{0} && {1}", "bitwise_or": "{0} || {1}", "bitwise_not": "!{0}",
 }  # fmt: skip
-SUMS = {"sum": ("0", "+", "{0} + {1}"), "amax": ("-INFINITY", "max", "{0} > {1} ? {0} : {1}")}
+SUMS = {
+    "sum": ("0", "+", "{0} + {1}"),
+    "total": ("0", "+", "{0} + {1}"),
+    "amax": ("-INFINITY", "max", "{0} > {1} ? {0} : {1}"),
+}
 """Reductions: what they begin with, their name in OpenMP, and how they take in a number."""
 UNCHANGED = ("clone", "alias", "detach", "unsqueeze", "squeeze", "view", "expand", "_to_copy", "convert_element_type")
 """Operations that change no value: the level of a value stands for its shape."""
@@ -94,7 +106,12 @@ class Loops:
         self._made: dict[tuple[Any, ...], Value] = {}
         self._read(graph, levels)
         self._needed = self._all_needed()
-        self._count = 1 + max((x.phase for x in self._needed if x.level == MATRIX), default=0)
+        self._totals = [x for x in self._needed if x.op == "total"]
+        self._count = 1 + max((x.phase for x in self._needed if x.level == MATRIX or x.op == "total"), default=0)
+        self.stages = [range(a, b) for a, b in pairwise(sorted({0, self._count, *(x.phase for x in self._totals)}))]
+        """The loops of each time that the rows are gone through."""
+        self.shared = whole or len(self.stages) > 1
+        """Whether buffers are of whole tensors, for all threads, and not of rows."""
         self.loops = [Loop(self._sums(p), self._columns(p)) for p in range(self._count)]
         self._written: dict[Value, int] = {}
         """The loop in which an argument is written: after that its old value is gone."""
@@ -139,6 +156,8 @@ class Loops:
             return self._value("width")
         if name == "slice" and args[1:4] == [1, 0, 1]:
             return self._value("first", args[0], level=COLUMN)
+        if name == "sum" and len(args) == 1 and args[0].level == COLUMN:
+            return args[0] if self.whole else self._value("total", args[0], level=NUMBER, phase=args[0].phase + 1)
         if name in SUMS and args[0].level == MATRIX and args[1] in ([1], [-1]):
             return self._value(name, args[0], level=COLUMN, phase=args[0].phase + 1)
         if name == "pow" and args[1] in (2, 0.5):
@@ -235,6 +254,8 @@ class Loops:
     def _loop_lines(self, p: int) -> list[str]:
         """A loop over a row, or over a thread's part of the only one."""
         loop = self.loops[p]
+        if not (loop.written or loop.kept or loop.sums):
+            return []
         lines = [f"double {x.name}_sum = {SUMS[x.op][0]};" for x in loop.sums]
         lines += ["#pragma omp for schedule(static) nowait"] if self.whole else []
         lines += [
@@ -248,22 +269,57 @@ class Loops:
         lines += [f"{x.name}[c] = {self._compute(self.stores[x], p)};" for x in loop.written]
         lines += [_taken(x, f"{x.name}_b", self._compute(x.args[0], p)) for x in loop.sums]
         lines += ["}", *(_taken(x, f"{x.name}_sum", f"double({x.name}_b)") for x in loop.sums), "}"]
-        if self.whole and (self.buffers or loop.sums):  # nobody may be in another loop, or at another tensor
-            lines += [f"all[omp_get_thread_num()][{i}] = {x.name}_sum;" for i, x in enumerate(loop.sums)]
-            lines.append("#pragma omp barrier")
-            for i, x in enumerate(loop.sums):
-                taken = _taken(x, f"{x.name}_sum", f"all[t][{i}]")
-                lines.append(f"{x.name}_sum = {SUMS[x.op][0]};")
-                lines.append(f"for (int t = 0; t < omp_get_num_threads(); ++t) {taken}")
-            lines.append("#pragma omp barrier")
+        if self.whole and (self.buffers or loop.sums):
+            lines += _exchanged(loop.sums)
         return lines
+
+    def _row_lines(self, rows: list[str]) -> tuple[list[str], int]:
+        """The stages of a tensor, and how many columns a later stage needs of an earlier one."""
+        texts: list[list[str]] = []
+        for stage in self.stages:
+            parts = [(*self._column_lines(self._columns(p)), *self._loop_lines(p)) for p in stage]
+            texts.append([line for part in parts for line in part])
+        texts[-1] += [*self._column_lines(self._columns(self._count)), *self._ends()]
+        used = [set(re.findall(r"\bx\d+\b", " ".join(text))) for text in texts]
+        made = [[x for p in stage for x in self._columns(p)] for stage in self.stages]
+        later = [set().union(*used[i + 1 :]) for i in range(len(used))]
+        waiting = [x for some, names in zip(made, later, strict=True) for x in some if x.name in names]
+        waiting = [x for x in waiting if x.op != "load"]
+        place = {x: f"columns[r * {len(waiting)} + {i}]" for i, x in enumerate(waiting)}
+        lines: list[str] = []
+        for i, stage in enumerate(self.stages):
+            before = [x for some in made[:i] for x in some if x.name in used[i]]
+            sums = [x for x in self._totals if x.phase == stage.stop]
+            lines += [f"double {x.name}_sum = 0;" for x in sums]
+            lines += ["#pragma omp for schedule(static) nowait", "for (int64_t r = 0; r < R; ++r) {", *rows]
+            lines += self._column_lines([x for x in before if x.op == "load"])
+            lines += [f"const {_type(x)} {x.name} = {place[x]};" for x in before if x in place]
+            lines += [*texts[i], *(f"{place[x]} = {x.name};" for x in made[i] if x in place)]
+            lines += [*(_taken(x, f"{x.name}_sum", x.args[0].name) for x in sums), "}"]
+            lines += _exchanged(sums) if self.shared else []
+            lines += self._number_lines(stage.stop) if sums else []
+        return lines, len(waiting)
+
+    def _number_lines(self, phase: int) -> list[str]:
+        """The numbers that are known when all loops before a phase are done, and not earlier."""
+        lines = []
+        for x in self._needed:
+            if x.level == NUMBER and x.op != "width" and x.phase == phase:
+                known = {"number": f"n[{x.args[0]}]", "total": f"T({x.name}_sum)"}
+                text = known[x.op] if x.op in known else _formula(x, [_text(y) for y in x.args])
+                lines.append(f"const {_type(x)} {x.name} = {text};")
+        return lines
+
+    def _ends(self) -> list[str]:
+        return [f"{x.name}_all[r] = {_text(value)};" for x, value in self.stores.items() if x.level == COLUMN]
 
     def source(self, types: list[str]) -> str:
         """The text of `void step(const int64_t* a)`, which steps several tensors.
 
-        a has the number of tensors, the threads, the most columns of any tensor, and the address of the buffers; then
-        for each tensor its rows, its columns, and the addresses of the numbers and the other arguments. There are as
-        many buffers as in `buffers`, each of that most, and as many again for each thread unless matrices have one row.
+        a has the number of tensors, the threads, the size of a buffer, and the address of the buffers; then for each
+        tensor its rows, its columns, and the addresses of the numbers and the other arguments. There are as many
+        buffers as in `buffers`. They are as large as the largest tensor if they are `shared`; if not, each thread has
+        its own, as long as the longest row.
 
         Args:
             types: in C++, of the arguments but the numbers, which are of the first one's.
@@ -275,27 +331,29 @@ class Loops:
             tensor.append(f"{kind}* const {x.name}_all = ({kind}*)x[{3 + i}];")
             if x.level == MATRIX:
                 rows.append(f"{kind}* const {x.name} = {x.name}_all + r * C;")
-        for x in self._needed:
-            if x.level == NUMBER and x.op != "width":
-                text = f"n[{x.args[0]}]" if x.op == "number" else _formula(x, [_text(y) for y in x.args])
-                tensor.append(f"const {_type(x)} {x.name} = {text};")
-        mine = "0" if self.whole else f"omp_get_thread_num() * {len(self.buffers)}"
-        tensor += [f"T* const buffer{i} = (T*)a[3] + ({mine} + {i}) * a[2];" for i in range(len(self.buffers))]
-        body = []
-        for p, loop in enumerate(self.loops):
-            body += [*self._column_lines(loop.columns), *self._loop_lines(p)]
-        body += self._column_lines(self._columns(self._count))
-        ends = [f"{x.name}_all[r] = {_text(value)};" for x, value in self.stores.items() if x.level == COLUMN]
+        tensor += self._number_lines(0)
+        mine = "0" if self.shared else f"omp_get_thread_num() * {len(self.buffers)}"
+        row = " + r * C" if self.shared else ""
+        rows += [f"T* const buffer{i} = (T*)a[3] + ({mine} + {i}) * a[2]{row};" for i in range(len(self.buffers))]
+        waiting = 0
         if self.whole:
-            body = ["const int64_t r = 0;", *rows, *body, "#pragma omp master", "{", *ends, "}"]
+            body = ["const int64_t r = 0;", *rows]
+            for p, loop in enumerate(self.loops):
+                body += [*self._column_lines(loop.columns), *self._loop_lines(p)]
+            body += [*self._column_lines(self._columns(self._count)), "#pragma omp master", "{", *self._ends(), "}"]
         else:
-            each = "for (int64_t r = 0; r < R; ++r) {"
-            body = ["#pragma omp for schedule(static) nowait", each, *rows, *body, *ends, "}"]
+            body, waiting = self._row_lines(rows)
+        each = 3 + len(self.inputs)
         top = [PRELUDE, f"typedef {types[0]} T;", 'extern "C" void step(const int64_t* a) {']
-        most = max(len(loop.sums) for loop in self.loops)
-        top += [f"std::vector<std::vector<double>> all(a[1], std::vector<double>({most}));"] if self.whole else []
+        if self.shared:
+            most = max(len(self._totals), *(len(loop.sums) for loop in self.loops))
+            top.append(f"std::vector<std::vector<double>> all(a[1], std::vector<double>({most}));")
+        if waiting:
+            top.append("int64_t highest = 0;")
+            top.append(f"for (int64_t i = 0; i < a[0]; ++i) highest = std::max(highest, a[4 + i * {each}]);")
+            top.append(f"std::vector<T> columns(highest * {waiting});")
         top += ["#pragma omp parallel num_threads(a[1])", "for (int64_t i = 0; i < a[0]; ++i) {"]
-        top += [f"const int64_t* const x = a + 4 + i * {3 + len(self.inputs)};"]
+        top += [f"const int64_t* const x = a + 4 + i * {each};"]
         return "\n".join([*top, *tensor, *body, "}", "}"]) + "\n"
 
 
@@ -314,6 +372,17 @@ static inline float get(uint16_t x) {  // bfloat16
     std::memcpy(&y, &bits, 4);
     return y;
 }"""
+
+
+def _exchanged(sums: list[Value]) -> list[str]:
+    """The sums of all threads. Nobody may be in another loop, or at another tensor, until all are done."""
+    lines = [f"all[omp_get_thread_num()][{i}] = {x.name}_sum;" for i, x in enumerate(sums)]
+    lines.append("#pragma omp barrier")
+    for i, x in enumerate(sums):
+        lines.append(f"{x.name}_sum = {SUMS[x.op][0]};")
+        taken = _taken(x, f"{x.name}_sum", f"all[t][{i}]")
+        lines.append(f"for (int t = 0; t < omp_get_num_threads(); ++t) {taken}")
+    return [*lines, "#pragma omp barrier"] if sums else lines
 
 
 def _phase(value: Any) -> int:

@@ -77,7 +77,7 @@ class Pack:
         self._states = [pieces[i].state for i in members]
         like = pieces[members[0]].w
         shapes = [pieces[i].w.shape for i in members]
-        heights = [shape.numel() // width for shape in shapes]
+        self.heights = heights = [shape.numel() // width for shape in shapes]
         shape = (sum(heights),) if flat else (sum(heights), width)
         count = sum(heights) * width
         self.w, self.g = (x[:count].view(shape) for x in workspace)

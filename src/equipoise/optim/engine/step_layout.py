@@ -20,7 +20,7 @@ from equipoise.optim.engine.rate import hollow, sent
 from equipoise.optim.moves import Constrain, Move, Piece, direction, directions, step_numbers, turns
 from equipoise.optim.options import GroupOptions, group_options
 from equipoise.optim.rules import Rule
-from equipoise.optim.sphere import BY_STEP, RowMove
+from equipoise.optim.sphere import RowMove
 
 SMALL = 2**16
 """Parameters of fewer weights are packed: a call would cost more than their step."""
@@ -146,8 +146,8 @@ class StepLayout:
             for i in members:
                 columns = [pieces[i].state[name] for name in move.columns]
                 w_, g_, averages = self._matrices(pieces[i], grads[i], kinds[i] or "")
-                rows += rows_of(w_, g_, averages, columns)
-            workspace = self._workspace("d", needed(rows), dtype, pieces[members[0]].w.device)
+                rows += rows_of(w_, g_, averages, columns, i)
+            workspace = self._workspace("d", needed(rows, move.by_tensor(group)), dtype, pieces[members[0]].w.device)
             Chunks(self.rule, move, t, group).turn(rows, numbers, workspace)
             self._clock.tick([pieces[i].state for i in members])
 
@@ -172,7 +172,7 @@ class StepLayout:
     def _plan(self, pieces: list[Piece], grads: list[Tensor], group: GroupOptions) -> KernelPlan:
         """Who goes where: made once, and again when parameters, states or options are others than then."""
         options = tuple(group.get(name) for name in ("granularity", "rotate", "reference"))
-        options += (group.get("angle") == BY_STEP,)
+        options += (isinstance(self.move, RowMove) and self.move.by_tensor(group),)
         key = (id(group), *options, group.get("speeds") is None, *map(id, [piece.w for piece in pieces]))
         plan = self._plans.get(key)
         if plan is None or not plan.holds(pieces, grads, self._clock):
@@ -203,7 +203,8 @@ class StepLayout:
             pack.fill(pieces, grads)
             g = move.prepare(pack.g.to(pack.w.dtype), pack.w, own)
             u = direction(g, pack.w, tuple(pack.averages), rule=self.rule, t=t, group=own)
-            columns, _ = move.rows(pack.w, directions(u, 1)[0], tuple(pack.columns), numbers, own, pack.w)
+            heights = pack.heights if move.by_tensor(group) else None
+            columns, _ = move.rows(pack.w, directions(u, 1)[0], tuple(pack.columns), numbers, own, pack.w, heights)
             torch._foreach_copy_(pack.columns, list(columns))
             pack.empty(pieces)
         self._clock.tick([pieces[i].state for i in batch.members])
@@ -278,7 +279,7 @@ class StepLayout:
             return "flat"
         if group.get("reference") == "paper" or group.get("speeds") is not None or w.ndim < 2:
             return None
-        if group.get("angle") == BY_STEP:  # the rows of a tensor share a number, and those of a pack are of several
+        if self.move.by_tensor(group) and hasattr(w, "placements"):  # rows of other ranks share their number
             return None
         if w.shape[0] < 2 or w.numel() < 2 * w.shape[0]:
             return None
@@ -334,12 +335,13 @@ class StepLayout:
                 made[size] = sent(list(now.values()), dtype, kind.device)
             return made[size]
 
-        for pack in batch.packs:
+        by_tensor = bool(batch.columns) and isinstance(move, RowMove) and move.by_tensor(group)
+        for pack in [] if by_tensor else batch.packs:
             pack.fill(pieces, grads)
             layout, matrices = tuple(pack.w.shape), [pack.w, pack.g, *pack.averages]
             run(Calls([values(layout[-1])], [layout], [[x] for x in matrices], [[x] for x in pack.columns]))
             pack.empty(pieces)
-        alone = batch.alone
+        alone = batch.members if by_tensor else batch.alone
         if hasattr(pieces[first].w, "placements"):
             alone = [i for i in alone if local(pieces[i].w).numel()]
         if alone and not run(self._calls(batch, alone, pieces, grads, values)):
