@@ -17,6 +17,7 @@ from equipoise.lab.report.ledger import evidence, is_kept, keep, ledger, outcome
 from equipoise.lab.report.page import write_marked, write_page
 from equipoise.lab.report.terminal import bars
 from equipoise.lab.train.run_experiment import OUTCOME, run_experiment
+from equipoise.lab.workloads import floors
 
 DOCS = Path("docs")
 
@@ -43,6 +44,7 @@ def main() -> None:
             outcome, done = run_experiment(
                 experiment, folder, preset=preset, workers=given.workers, report=report, seeds=seeds, hours=given.hours
             )
+        floors.measure(trials=[d.trial for d in done])
         write_page(experiment, outcome, done, DOCS / "lab", preset=preset)
         keep(folder / OUTCOME)
         failed = [d.result.error.splitlines()[-1] for d in done if d.result.status == "failed"]

@@ -10,6 +10,7 @@ from pathlib import Path
 from equipoise.lab.experiments.base import Done, Experiment, Outcome
 from equipoise.lab.report.claims import claim_rows, ends, markdown
 from equipoise.lab.train.run_experiment import write_figure
+from equipoise.lab.workloads import floors
 
 
 def write_page(
@@ -68,6 +69,7 @@ def section(outcome: Outcome, done: Sequence[Done], name: str, preset: str) -> s
         "([how it is decided](../evidence.md)).",
         f"![{name}]({name}.svg)",
         markdown(outcome.rows),
+        markdown(floors.of(d.trial for d in done)),
         markdown(claim_rows(outcome.claims)),
     ]
     return "\n\n".join(part for part in parts if part)

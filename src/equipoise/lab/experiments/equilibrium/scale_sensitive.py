@@ -44,15 +44,16 @@ class _Size:
     lr: float
     decay: float
     seeds: int
+    validation: int = 0
 
 
 SIZES = {
     "smoke": _Size("digits", 4, 60, 0.05, 2e-3, 1),
     "small": _Size("digits", 8, 1000, 0.05, 2e-3, 5),
-    "medium": _Size("fashion", 4, 1000, 0.01, 1e-2, 5),
+    "medium": _Size("fashion", 4, 1000, 0.01, 1e-2, 5, validation=5000),
     "full": _Size("fashion", 64, 40_000, 0.05, 5e-4, 5),
 }
-"""Data, width of the first stage, steps, lr, weight decay, seeds.
+"""Data, width of the first stage, steps, lr, weight decay, seeds, images of the validation part.
 
 At `medium` the lr is one at which the network without normalisation learns: at 0.05 it stays at 10 %."""
 
@@ -81,7 +82,7 @@ class ScaleSensitive(Experiment):
         size = SIZES[preset]
         base = Trial(
             data=size.data, model="vgg", optimizer="sgdm", lr=size.lr, weight_decay=size.decay, steps=size.steps,
-            limit=None,
+            limit=None, data_options={"validation": size.validation} if size.validation else {},
         )  # fmt: skip
         return [
             watched(base, 400).vary({"model_options": {"width": size.width, **options}, "seed": seed})
