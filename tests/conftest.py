@@ -1,6 +1,7 @@
 """Test set-up: property tests are deterministic, child processes find `tests`, and nothing leaves the machine."""
 
 import atexit
+import gc
 import os
 import shutil
 import tempfile
@@ -16,6 +17,13 @@ if "PYTEST_XDIST_WORKER" in os.environ:  # a process for each core: threads in t
 os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
 settings.register_profile("repeatable", derandomize=True, deadline=None)
 settings.load_profile("repeatable")
+
+
+def pytest_collection_finish() -> None:
+    """Exempt modules and collected tests from garbage collection, which would go through all of them each time."""
+    gc.collect()
+    gc.freeze()
+
 
 # These tools read their settings once in a process, so they are set before anything imports them.
 KEPT = tempfile.mkdtemp(prefix="equipoise-tests-")

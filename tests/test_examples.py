@@ -3,7 +3,7 @@
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 
 import equipoise as eq
-from tests import ROOT
+from tests import ROOT, forked
 
 EXAMPLES = ROOT / "examples"
 
@@ -40,7 +40,7 @@ CASES: dict[str, tuple[str | None, Callable[[Path], dict[str, torch.Tensor]]]] =
 
 
 LOADED = {
-    "plain": ("torch._dynamo",),
+    "plain": (),
     "accelerated": ("accelerate",),
     "hugging_face": (
         "transformers.trainer",
@@ -49,21 +49,18 @@ LOADED = {
     ),
     "lightning_fit": ("lightning", "equipoise.monitor.frameworks.lightning"),
 }
-"""What takes long to import."""
+"""What takes long to import, besides torch."""
 
 
-def train(name: str, *commands: str) -> None:
+def train(name: str, *commands: Sequence[Any]) -> None:
     """The example, once for each command, each in a process of its own."""
-    loaded = ",".join(("equipoise.monitor.attach.watcher", "equipoise.monitor.diagnose.diagnosis", *LOADED[name]))
-    script = [
-        sys.executable,
-        str(Path(__file__).with_name("repeated_example.py")),
-        str(EXAMPLES / f"{name}.py"),
-        loaded,
-    ]
-    words = [word for command in commands for word in ("float32", "0", command)]
-    done = subprocess.run([*script, *words], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+    loaded = forked.Server(*LOADED[name], within=forked.server())
+    try:
+        for words in commands:
+            done = loaded.run(EXAMPLES / f"{name}.py", *words)
+            assert done.returncode == 0, done.stderr
+    finally:
+        loaded.close()
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -71,7 +68,7 @@ def test_stopped_and_resumed_is_not_stopped(name: str, tmp_path: Path) -> None:
     needs, weights = CASES[name]
     if needs:
         pytest.importorskip(needs)
-    train(name, f"'{tmp_path}/whole'", f"'{tmp_path}/parts' --until 20", f"'{tmp_path}/parts'")
+    train(name, [tmp_path / "whole"], [tmp_path / "parts", "--until", 20], [tmp_path / "parts"])
     one, two = weights(tmp_path / "whole"), weights(tmp_path / "parts")
     assert one.keys() == two.keys()
     for key, value in one.items():
@@ -99,14 +96,20 @@ def test_a_gpt_is_tuned(tmp_path: Path) -> None:
     assert "8/8" in done.stderr
 
 
+ENDED = """
+import os, runpy, sys
+sys.argv = sys.argv[1:]
+runpy.run_path(sys.argv[0], run_name="__main__")
+os._exit(0)  # the example leaves its process group to the end, where threads of gloo may abort it
+"""
+
+
 @pytest.mark.skipif(not dist.is_available() or not dist.is_gloo_available(), reason="needs torch.distributed with gloo")
 def test_accelerate_steps_the_schedule_once_on_two_processes(tmp_path: Path) -> None:
     """Its own way is once for each process."""
     pytest.importorskip("accelerate")
-    start = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    command = [*start, str(EXAMPLES / "accelerated.py"), str(tmp_path), "--until", "20"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+    codes, said = forked.ranks("-c", ENDED, EXAMPLES / "accelerated.py", tmp_path, "--until", 20)
+    assert codes == [0, 0], said
     with eq.Run.open(tmp_path / "run") as run:
         used = run.series("lr/0")
         assert used.steps[-1] > 10

@@ -85,7 +85,7 @@ def hidden(wheel: Path) -> set[str]:
 def bare(wheel: Path, hidden: set[str], tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A directory with the installed wheel, and a hook that hides what it does not need."""
     target = tmp_path_factory.mktemp("bare")
-    install = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--no-index", "--target"]
+    install = [sys.executable, "-m", "pip", "install", "-q", "--no-compile", "--no-deps", "--no-index", "--target"]
     done = subprocess.run([*install, str(target), str(wheel)], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     (target / "sitecustomize.py").write_text(ONLY.format(hidden=sorted(hidden)))

@@ -1,13 +1,11 @@
 """Two gloo processes: sound training raises nothing, and ranks that drift apart are told."""
 
 import json
-import subprocess
-import sys
 from typing import Any
 
 import pytest
 import torch.distributed as dist
-from tests import ROOT
+from tests import forked
 from tests.auditing import two_ranks
 
 from equipoise.auditing.ranks import apart
@@ -30,13 +28,10 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     found, missing = dict[str, Any](), [*NAMED, *SOUND]
     for attempt in range(2):
         out = tmp_path_factory.mktemp("ranks") / "told.json"
-        command = ["torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "tests.auditing.two_ranks"]
-        done = subprocess.run(
-            [sys.executable, "-m", *command, str(out), *missing], cwd=ROOT, capture_output=True, text=True, timeout=300
-        )
+        _, said = forked.ranks("-m", "tests.auditing.two_ranks", out, *missing)
         found |= json.loads(out.read_text()) if out.exists() else {}
         missing = [case for case in missing if case not in found]
-        assert not (missing and attempt), done.stderr[-3000:]
+        assert not (missing and attempt), said[-3000:]
         if not missing:
             break
     return found

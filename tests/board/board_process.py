@@ -32,4 +32,4 @@ def board(directory: Path) -> Iterator[str]:
         yield found.group(1)
     finally:
         process.terminate()
-        process.communicate(timeout=30)
+        process.communicate(timeout=300)

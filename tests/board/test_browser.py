@@ -38,7 +38,7 @@ class Seen:
             viewport={"width": width, "height": 900}, color_scheme=scheme, accept_downloads=True, **options
         )
         self.page = self.context.new_page()
-        self.page.set_default_timeout(60_000)
+        self.page.set_default_timeout(300_000)
         self.wrong: list[str] = []
         self.page.on("console", lambda m: self.wrong.append(m.text) if m.type in ("error", "warning") else None)
         self.page.on("pageerror", lambda e: self.wrong.append(str(e)))
@@ -96,7 +96,7 @@ def live(runs: Path) -> Iterator[str]:
         yield address
 
 
-def until(page: Any, condition: str, seconds: float = 30.0) -> None:
+def until(page: Any, condition: str, seconds: float = 300.0) -> None:
     """Wait for a condition; by asking again, as the page's policy lets nobody evaluate text inside of it."""
     end = time.monotonic() + seconds
     while not page.evaluate(condition):
@@ -611,7 +611,7 @@ def test_a_phone_shows_it_without_scrolling_sideways(seen: Any, file: str, live:
 def executed(folder: Path, *cells: str) -> list[Any]:
     """What a kernel of Jupyter gives for each cell."""
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(text) for text in cells])
-    nbclient.NotebookClient(notebook, timeout=120, resources={"metadata": {"path": str(folder)}}).execute()
+    nbclient.NotebookClient(notebook, timeout=600, resources={"metadata": {"path": str(folder)}}).execute()
     return [cell.outputs for cell in notebook.cells]
 
 

@@ -72,7 +72,7 @@ def test_a_run_that_is_written_is_mirrored_with_its_log(tmp_path: Path) -> None:
 
 def test_a_board_of_an_address(tmp_path: Path) -> None:
     write(tmp_path / "runs" / "a", numbers(20))
-    with board(f"file://{tmp_path}/runs") as url, urllib.request.urlopen(f"{url}/api/runs", timeout=60) as answer:  # type: ignore[arg-type]
+    with board(f"file://{tmp_path}/runs") as url, urllib.request.urlopen(f"{url}/api/runs", timeout=300) as answer:  # type: ignore[arg-type]
         (row,) = json.load(answer)["rows"]
     assert row["name"] == "a"
 

@@ -58,7 +58,7 @@ def url(root: Path) -> Iterator[str]:
 
 def ask(address: str, **headers: str) -> tuple[int, str]:
     try:
-        with urllib.request.urlopen(urllib.request.Request(address, headers=headers), timeout=30) as answer:
+        with urllib.request.urlopen(urllib.request.Request(address, headers=headers), timeout=300) as answer:
             return answer.status, answer.read().decode()
     except urllib.error.HTTPError as error:
         with error:
@@ -202,7 +202,7 @@ def test_other_names_of_this_machine_are_refused(url: str) -> None:
 def test_every_answer_forbids_foreign_scripts(url: str) -> None:
     for path in ("/", "/api/runs", "/run?run=empty", "/static/js/bokeh.min.js", "/nothing"):
         try:
-            headers = urllib.request.urlopen(url + path, timeout=30).headers
+            headers = urllib.request.urlopen(url + path, timeout=300).headers
         except urllib.error.HTTPError as error:
             headers = error.headers
             error.close()
@@ -220,7 +220,7 @@ def test_websockets_of_foreign_pages_are_refused(url: str, origin: str | None, w
 
     async def connect() -> None:
         headers = {"Origin": origin or url}
-        request = HTTPRequest(address, headers=headers, request_timeout=20)
+        request = HTTPRequest(address, headers=headers, request_timeout=300)
         opened = await websocket_connect(request, subprotocols=["bokeh", token])
         assert (await opened.read_message()) is not None
         opened.close()
@@ -326,7 +326,7 @@ def test_what_cannot_be_served_is_said(tmp_path: Path, url: str) -> None:
     with pytest.raises(ValueError, match="must be a directory"):
         serve(str(tmp_path / "nothing"))
     taken = command("board", str(tmp_path), "--port", url.rpartition(":")[2])
-    out, _ = taken.communicate(timeout=60)
+    out, _ = taken.communicate(timeout=300)
     assert taken.returncode == 2
     assert "choose another --port" in out
 

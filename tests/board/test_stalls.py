@@ -76,7 +76,7 @@ live.gather = lambda *args, **more: read.append(1) or real(*args, **more)
 def pages(board):
     def ask():
         for _ in range(60):
-            urllib.request.urlopen(f"{board.url}run?run=a", timeout=60).read()
+            urllib.request.urlopen(f"{board.url}run?run=a", timeout=300).read()
 
     async def count():
         await asyncio.to_thread(ask)
@@ -117,17 +117,17 @@ serve(sys.argv[1], port=0, started=lambda board: print(board.url, flush=True))
         address = process.stdout.readline().strip()
         port = int(address.rstrip("/").rpartition(":")[2])
         with pytest.raises(OSError, match=r"reset|HTTP Error 4|Broken pipe"):
-            urllib.request.urlopen(urllib.request.Request(f"{address}run", data=bytes(20 * LARGEST)), timeout=60)
-        with urllib.request.urlopen(f"{address}api/runs", timeout=60) as open_already:
+            urllib.request.urlopen(urllib.request.Request(f"{address}run", data=bytes(20 * LARGEST)), timeout=300)
+        with urllib.request.urlopen(f"{address}api/runs", timeout=300) as open_already:
             assert json.load(open_already)["total"] == 1
         for _ in range(300):
-            idle.append(socket.create_connection(("127.0.0.1", port), timeout=60))
+            idle.append(socket.create_connection(("127.0.0.1", port), timeout=300))
         for one in idle:
             one.close()
         idle.clear()
         for last in range(100, -1, -1):  # until the board has seen that they are gone
             try:
-                with urllib.request.urlopen(f"{address}api/runs", timeout=60) as answer:
+                with urllib.request.urlopen(f"{address}api/runs", timeout=300) as answer:
                     assert json.load(answer)["total"] == 1
                 break
             except OSError:
@@ -137,7 +137,7 @@ serve(sys.argv[1], port=0, started=lambda board: print(board.url, flush=True))
         for one in idle:
             one.close()
         process.terminate()
-        _, err = process.communicate(timeout=30)
+        _, err = process.communicate(timeout=300)
     assert "Traceback" not in err
     assert len(err) < 2000, err[:2000]
 

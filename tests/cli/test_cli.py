@@ -6,13 +6,13 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests import forked
 
-EQUIPOISE = Path(sys.executable).with_name("equipoise")
 PLAN = ["plan", "--optimizer", "adamw", "--lr", "1e-3", "--wd", "0.1", "--steps", "1000"]
 
 
 def run(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([EQUIPOISE, *arguments], capture_output=True, text=True, check=False, cwd=cwd)
+    return forked.run("-m", "equipoise.cli", *arguments, cwd=cwd)
 
 
 def test_plan_prints_and_json_parses() -> None:

@@ -3,16 +3,14 @@
 import io
 import json
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from rich.console import Console
+from tests import forked
 
 from equipoise.lab.experiments import Outcome, catalogue
 from equipoise.lab.report.terminal import render_outcome
-
-EQUIPOISE = Path(sys.executable).with_name("equipoise")
 
 OWN = '''
 """One's own."""
@@ -40,7 +38,7 @@ class Own(Experiment):
 
 
 def run(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([EQUIPOISE, "lab", *arguments], capture_output=True, text=True, check=False, cwd=cwd)
+    return forked.run("-m", "equipoise.cli", "lab", *arguments, cwd=cwd)
 
 
 def test_list_and_run(tmp_path: Path) -> None:

@@ -10,7 +10,6 @@ import json
 import random
 import shutil
 import sqlite3
-import subprocess
 import sys
 import traceback
 from collections.abc import Callable, Iterator
@@ -21,6 +20,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from tests import forked
 from tests.fuzz.draw import cases
 from tests.monitor import loops
 
@@ -372,9 +372,7 @@ def test_a_real_command_says_one_line(tmp_path: Path, watched: Path) -> None:
     (tmp_path / "run" / schema.FILE).write_bytes(watched.read_bytes()[:500])
     (tmp_path / "a.toml").write_bytes(b"[optimizer]\nlr = '\xff'")
     for words in (("report", "run"), ("plan", "a.toml"), ("lab", "claims", "run", "--experiment", "x")):
-        done = subprocess.run(
-            [sys.executable, "-m", "equipoise.cli", *words], capture_output=True, text=True, check=False, cwd=tmp_path
-        )
+        done = forked.run("-m", "equipoise.cli", *words, cwd=tmp_path)
         said_in_a_line(done.returncode, done.stderr)
         assert done.returncode == 2
 

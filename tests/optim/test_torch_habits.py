@@ -197,7 +197,7 @@ def test_a_compiled_model_trains() -> None:
 def test_importing_does_not_import_the_compiler() -> None:
     """It takes longer than all the rest, and most steps never need it."""
     script = "import sys, equipoise.optim; sys.exit('torch._dynamo' in sys.modules or 'torch._inductor' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", script], timeout=120).returncode == 0
+    assert subprocess.run([sys.executable, "-c", script], timeout=600).returncode == 0
 
 
 def switch(params: Any, **options: Any) -> eq.Switch:

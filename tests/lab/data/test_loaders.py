@@ -2,7 +2,6 @@
 
 import json
 import math
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from tests import forked
 from torch import Tensor
 
 from equipoise.lab.data import CropFlip, Data, Split, images, load, seeded
@@ -93,7 +93,7 @@ KNOWN = "7d7cfe4e2457268f2586cea13f0178ae361d317873ceda52f01bb975a6c69db9"
 
 @pytest.mark.parametrize("threads", ["1", "3"])
 def test_batches_are_the_same_with_any_number_of_threads_and_on_any_machine(threads: str) -> None:
-    done = subprocess.run([sys.executable, "-c", CHILD, threads], capture_output=True, text=True, check=True)
+    done = forked.run("-c", CHILD, threads, check=True)
     assert done.stdout.strip() == KNOWN
 
 

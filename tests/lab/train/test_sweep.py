@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from matplotlib.figure import Figure
+from tests import forked
 from typer.testing import CliRunner
 
 from equipoise.cli import app
@@ -127,13 +128,13 @@ def test_a_sweep_that_is_stopped_says_how_to_go_on(tmp_path: Path) -> None:
     command = [sys.executable, "-c", heed, "lab", "sweep", "base.toml", "--grid", "lr=1e-3", "--seeds", "1"]
     sweep = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True, start_new_session=True)
     try:
-        late = time.monotonic() + 120
+        late = time.monotonic() + 600
         while not list(tmp_path.glob("lab/sweep-base/*/run")):
             assert sweep.poll() is None
             assert time.monotonic() < late
             time.sleep(0.05)
         os.killpg(sweep.pid, signal.SIGINT)  # as a terminal does: workers get it, too
-        _, said = sweep.communicate(timeout=60)
+        _, said = sweep.communicate(timeout=300)
     finally:
         sweep.kill()
         sweep.communicate()
@@ -146,22 +147,21 @@ def test_a_sweep_that_is_stopped_says_how_to_go_on(tmp_path: Path) -> None:
 
 def test_a_killed_sweep_goes_on(tmp_path: Path) -> None:
     (tmp_path / "base.toml").write_text("steps = 800\nlr = 3e-3\n[model_options]\nwidth = 8\n")
-    command = [sys.executable, "-m", "equipoise.cli", "lab", "sweep", "base.toml", "--grid", "lr=1e-3,1e-2",
-               "--seeds", "2", "--workers", "2", "--json"]  # fmt: skip
-    given = {"cwd": tmp_path, "text": True}
+    cli = ("-m", "equipoise.cli", "lab")
+    command = (*cli, "sweep", "base.toml", "--grid", "lr=1e-3,1e-2", "--seeds", 2, "--workers", 2, "--json")
     folder = tmp_path / "lab" / "sweep-base"
-    first = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, **given)
+    first = forked.start(*command, cwd=tmp_path)
     while not (early := list(folder.glob("*/result.json"))):
         assert first.poll() is None
         time.sleep(0.02)
     first.kill()
     first.wait()
     assert len(early) < 4, "it was killed in the middle"
-    table = subprocess.run([*command[:4], "table", str(folder)], capture_output=True, check=False, **given)
+    table = forked.run(*cli, "table", folder, cwd=tmp_path)
     assert table.returncode == 0, table.stderr
     assert "finished" in table.stdout
     stamps = {p: p.stat().st_mtime_ns for p in folder.glob("*/result.json")}
-    again = subprocess.run(command, capture_output=True, check=False, **given)
+    again = forked.run(*command, cwd=tmp_path)
     assert again.returncode == 0, again.stderr
     assert [row["finished"] for row in json.loads(again.stdout)["rows"]] == [2, 2]
     assert {p: p.stat().st_mtime_ns for p in stamps} == stamps, "what is done is not done again"

@@ -2,13 +2,12 @@
 
 import dataclasses
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from tests import forked
 
 import equipoise as eq
 from equipoise.lab.data import Data, Split, load
@@ -87,8 +86,7 @@ KILLED = {
 def test_a_killed_trial_goes_on_bit_for_bit(trial: Trial, tmp_path: Path) -> None:
     whole = train(trial, tmp_path / "whole")
     script = Path(__file__).with_name("killed_training.py")
-    command = [sys.executable, str(script), trial.to_json(), str(tmp_path / "killed"), "60"]
-    done = subprocess.run(command, check=False, capture_output=True)
+    done = forked.run(script, trial.to_json(), tmp_path / "killed", 60)
     assert done.returncode == -9, done.stderr
     assert (tmp_path / "killed" / "checkpoint.pt").exists()
     assert not (tmp_path / "killed" / "result.json").exists()

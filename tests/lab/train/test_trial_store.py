@@ -3,13 +3,12 @@
 import json
 import os
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 
 import numpy as np
 import pytest
+from tests import forked
 
 from equipoise.lab.experiments import Experiment, Outcome, find
 from equipoise.lab.experiments.shared.sweep import Turning, stat
@@ -177,7 +176,7 @@ if __name__ == "__main__":
 def test_rounds_go_on_after_a_kill(tmp_path: Path) -> None:
     """Killed in the second round or later; the same call gives what an undisturbed one gives."""
     (tmp_path / "go.py").write_text(SCRIPT)
-    process = subprocess.Popen([sys.executable, "go.py"], cwd=tmp_path)
+    process = forked.start("go.py", cwd=tmp_path)
     late = time.monotonic() + 300
     while len(list(tmp_path.glob("lab/*/result.json"))) < 4:
         assert process.poll() is None
@@ -187,7 +186,7 @@ def test_rounds_go_on_after_a_kill(tmp_path: Path) -> None:
     process.wait()
     before = {p: p.stat().st_mtime_ns for p in tmp_path.glob("lab/*/result.json")}
     assert len(before) < 8
-    again = subprocess.run([sys.executable, "go.py"], cwd=tmp_path, check=False)
+    again = forked.run("go.py", cwd=tmp_path)
     assert again.returncode == 0
     stored = json.loads((tmp_path / "lab" / "outcome.json").read_text())
     assert stored["seeds"] == 8

@@ -2,13 +2,12 @@
 
 import json
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests import forked
 from tests.lab.workloads.synthetic_workloads import WORKLOAD, bowl, ended
 from typer.testing import CliRunner
 
@@ -78,10 +77,10 @@ def test_it_goes_on_where_it_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 def test_a_kill_loses_the_running_trial_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    process = subprocess.Popen([sys.executable, "-c", KILLED, str(tmp_path)])
+    process = forked.start("-c", KILLED, tmp_path)
     file = tmp_path / "stored" / "tiny.jsonl"
     try:
-        until = time.monotonic() + 120
+        until = time.monotonic() + 600
         while not file.exists():
             assert process.poll() is None
             assert time.monotonic() < until

@@ -1,14 +1,13 @@
 """A run says how it ended, and has all that was logged, however its program ends: real processes."""
 
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 
 import nbclient
 import nbformat
 import pytest
+from tests import forked
 
 import equipoise as eq
 from equipoise.monitor.attach.endings import status_of
@@ -60,9 +59,7 @@ def complete(path: Path, steps: int) -> str:
     ],
 )
 def test_how_it_ended(ending: str, status: str, tmp_path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, PROGRAM, tmp_path, "30", ending], capture_output=True, text=True, check=False
-    )
+    done = forked.run(PROGRAM, tmp_path, 30, ending)
     assert "trained" in done.stdout, done.stderr
     assert "Exception ignored" not in done.stderr
     assert complete(tmp_path, 30) == status
@@ -72,12 +69,12 @@ def test_how_it_ended(ending: str, status: str, tmp_path: Path) -> None:
 
 
 def test_many_steps_are_all_there(tmp_path: Path) -> None:
-    subprocess.run([sys.executable, PROGRAM, tmp_path, "3000", "end"], capture_output=True, check=True)
+    forked.run(PROGRAM, tmp_path, 3000, "end", check=True)
     assert complete(tmp_path, 3000) == "finished"
 
 
 def test_an_error_that_is_being_handled_is_not_that_of_a_watch_begun_later(tmp_path: Path) -> None:
-    subprocess.run([sys.executable, PROGRAM, tmp_path, "3", "second"], capture_output=True, check=True)
+    forked.run(PROGRAM, tmp_path, 3, "second", check=True)
     assert complete(tmp_path, 3) == complete(tmp_path / "second", 3) == "finished"
 
 
@@ -86,8 +83,7 @@ def test_an_error_that_is_being_handled_is_not_that_of_a_watch_begun_later(tmp_p
 )
 def test_kill_9_after_a_pause_loses_nothing(ending: str, says: str, status: str, tmp_path: Path) -> None:
     """No further call of `log` is needed to have the last ones stored; garbage is closed at once."""
-    command = [sys.executable, PROGRAM, tmp_path, "30", ending]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as victim:
+    with forked.start(PROGRAM, tmp_path, 30, ending, stdout=forked.PIPE) as victim:
         assert victim.stdout is not None
         while victim.stdout.readline().strip() != says:
             assert victim.poll() is None
@@ -119,7 +115,7 @@ def test_a_notebook_that_is_shut_down(last: str, status: str, tmp_path: Path) ->
     cells = [start, loop + "raise ValueError", "train()\n" + last, "undefined"]
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(text) for text in cells])
     where = {"metadata": {"path": str(tmp_path)}}
-    nbclient.NotebookClient(notebook, timeout=120, resources=where, allow_errors=True).execute()
+    nbclient.NotebookClient(notebook, timeout=600, resources=where, allow_errors=True).execute()
     assert notebook.cells[-1].outputs[0].ename == "NameError"
     assert complete(tmp_path / "run", 20) == status
 

@@ -3,7 +3,6 @@
 import contextlib
 import logging
 import os
-import subprocess
 import sys
 import termios
 from collections.abc import Callable, Iterator
@@ -11,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from tests import forked
 from tests.monitor.attach.diverging_training import diverged
 from tests.monitor.loops import network, train
 from torch import nn
@@ -67,7 +67,7 @@ def grave(path: Path) -> list[str]:
 
 def test_a_terminal_shows_each_line_once_above_progress_bars(tmp_path: Path) -> None:
     with terminal() as (where, shown):
-        subprocess.run([sys.executable, PROGRAM, tmp_path], stderr=where, check=True)
+        assert forked.start(PROGRAM, tmp_path, stderr=where).wait() == 0
         lines = [line.rpartition("\r")[2].replace("\x1b[K", "") for line in shown().split("\n")]
     ours = [line for line in lines if "equipoise" in line]
     assert all(line.startswith("equipoise: ") for line in ours), "a line of its own each"
@@ -78,7 +78,7 @@ def test_a_terminal_shows_each_line_once_above_progress_bars(tmp_path: Path) -> 
 
 def test_what_is_no_terminal_gets_warnings_and_no_summary(tmp_path: Path) -> None:
     """By Python's own rule for logging that nobody has set up."""
-    done = subprocess.run([sys.executable, PROGRAM, tmp_path], capture_output=True, text=True, check=True)
+    done = forked.run(PROGRAM, tmp_path, check=True)
     assert [done.stderr.count(f": {code} ") for code in grave(tmp_path)] == [1] * len(grave(tmp_path))
     assert "finished" not in done.stderr
 

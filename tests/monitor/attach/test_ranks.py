@@ -1,13 +1,11 @@
 """Two real processes: the numbers of one, and no process waits for another that fails."""
 
-import socket
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
 import torch.distributed as dist
+from tests import forked
 from tests.monitor.loops import network, train, value, watched
 
 import equipoise as eq
@@ -25,16 +23,8 @@ def adamw(params: object) -> torch.optim.Optimizer:
 
 
 def two_ranks(folder: Path, *kinds: str) -> None:
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        port = str(s.getsockname()[1])
-    script = Path(__file__).with_name("watched_ranks.py")
-    ranks = [subprocess.Popen([sys.executable, script, str(rank), port, folder, *kinds]) for rank in range(2)]
-    try:
-        assert [rank.wait(timeout=120) for rank in ranks] == [0, 0]
-    finally:
-        for rank in ranks:
-            rank.kill()
+    codes, said = forked.ranks(Path(__file__).with_name("watched_ranks.py"), folder, *kinds)
+    assert codes == [0, 0], said
 
 
 def test_two_ranks_give_the_numbers_of_one(tmp_path: Path) -> None:

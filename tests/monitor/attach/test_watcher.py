@@ -3,8 +3,6 @@
 import copy
 import logging
 import math
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -13,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from tests import forked
 from tests.monitor.loops import loss_of, network, train, value, watched
 from torch import nn
 
@@ -487,7 +486,7 @@ def test_the_copy_of_the_weights_is_given_back(monkeypatch: pytest.MonkeyPatch, 
 def test_kill_9_loses_less_than_half_a_second(tmp_path: Path) -> None:
     """All measured steps are there half a second after the last one, and all that was logged."""
     script = Path(__file__).with_name("killed_training.py")
-    with subprocess.Popen([sys.executable, script, tmp_path, "20"], stdout=subprocess.PIPE, text=True) as victim:
+    with forked.start(script, tmp_path, 20, stdout=forked.PIPE) as victim:
         assert victim.stdout is not None
         said = [int(victim.stdout.readline()) for _ in range(20)]
         time.sleep(0.5)

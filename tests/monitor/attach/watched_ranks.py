@@ -1,6 +1,6 @@
 """One of two gloo ranks that train a watched model under FSDP2 and under DDP; started by its test.
 
-python watched_ranks.py RANK PORT FOLDER KIND...
+torchrun --nproc-per-node 2 watched_ranks.py FOLDER KIND...
 
 Kinds: fsdp, ddp, budget (FSDP2 at the default cadence), both (two optimizers), apart (float64, DTensors on a part of
 the ranks), and what fails on the second rank: before, after, spectra, send, look. The weights at the end are saved as
@@ -97,13 +97,13 @@ def run(kind: str, rank: int, folder: str) -> None:
 
 
 if __name__ == "__main__":
-    rank, port, folder, *kinds = sys.argv[1:]
-    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "RANK": rank, "WORLD_SIZE": "2"}
+    folder, *kinds = sys.argv[1:]
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
+    rank = dist.get_rank()
     for kind in kinds:
         try:
-            run(kind, int(rank), folder)
+            run(kind, rank, folder)
         except Exception as error:
             if kind != "crash":
                 raise

@@ -9,12 +9,11 @@ import numpy as np
 import pandas as pd
 import polars as pl
 import pytest
+from tests import forked
 from tests.monitor.store.example_runs import LAYOUT, numbers, write
 
 from equipoise.monitor import Column, Layout, Run, RunError, RunWriter
 from equipoise.monitor.runs import export as exporting
-
-EQUIPOISE = [sys.executable, "-m", "equipoise.cli"]
 
 
 @pytest.fixture
@@ -109,7 +108,7 @@ def test_pieces_make_the_same_table(path: Path) -> None:
 
 
 def cli(*arguments: object) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([*EQUIPOISE, *map(str, arguments)], capture_output=True, text=True, check=False)
+    return forked.run("-m", "equipoise.cli", *arguments)
 
 
 def test_the_command(path: Path, tmp_path: Path) -> None:

@@ -206,7 +206,7 @@ def test_ctrl_c_leaves_quietly(tmp_path: Path) -> None:
             preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL) and None,
         )  # fmt: skip
         os.close(terminal)
-        seen, end = b"", time.monotonic() + 60
+        seen, end = b"", time.monotonic() + 300
         while b"step 1" not in seen and time.monotonic() < end:
             if select.select([master], [], [], 1)[0]:
                 seen += os.read(master, 65536)
@@ -217,7 +217,7 @@ def test_ctrl_c_leaves_quietly(tmp_path: Path) -> None:
                 seen += os.read(master, 65536)
         except OSError:  # the other end is closed
             pass
-        assert done.wait(30) == 0
+        assert done.wait(300) == 0
         assert b"Traceback" not in seen
         os.close(master)
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from tests import forked
 from tests.monitor.loops import network, train
 from tests.monitor.sinks.sent_run import ODD, note, run
 
@@ -298,5 +299,5 @@ for _ in range(3):
     optimizer.step()
 {ends}
 """
-    done = subprocess.run([sys.executable, "-c", code, tmp_path], capture_output=True, text=True, check=False)
+    done = forked.run("-c", code, tmp_path)
     assert done.stdout.split() == ["1", "2", "3", status], done.stderr

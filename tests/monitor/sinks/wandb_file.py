@@ -11,7 +11,7 @@ BLOCK = 32768
 HEADER = struct.Struct("<IHB")
 
 
-def records(folder: Path, patience: float = 30.0) -> list[Any]:
+def records(folder: Path, patience: float = 300.0) -> list[Any]:
     """Every record of the one offline run in a folder that `wandb.init(dir=...)` was given.
 
     `finish()` returns before W&B's own process has written all; the record of the end is the last.

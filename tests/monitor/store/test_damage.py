@@ -288,7 +288,7 @@ with Run.open(sys.argv[1]) as run:
                 writer.flush()
                 time.sleep(0.05)
     for reader in readers:
-        out, _ = reader.communicate(timeout=30)
+        out, _ = reader.communicate(timeout=300)
         assert reader.returncode == 0
         rows, sizes, status = out.split()
         assert (rows, status) == ("1500", "finished")

@@ -102,7 +102,7 @@ def told(process: subprocess.Popen[str]) -> str:
     assert process.stdout is not None
     line = process.stdout.readline().strip()
     if not line:
-        raise AssertionError(process.communicate(timeout=60)[1])
+        raise AssertionError(process.communicate(timeout=300)[1])
     return line
 
 
@@ -141,7 +141,7 @@ def test_sqlite_fails_there(cluster: Cluster) -> None:
     code = "import sqlite3, sys; sqlite3.connect(sys.argv[1]).execute('CREATE TABLE a (b)')"
     for place, works in ((cluster.runs, False), (cluster.local, True)):
         process = cluster.start(code, str(place / "a.sqlite"))
-        err = process.communicate(timeout=60)[1]
+        err = process.communicate(timeout=300)[1]
         assert (process.returncode == 0) == works, err
 
 
@@ -151,7 +151,7 @@ def test_runs_of_several_writers_are_listed_while_they_are_written(cluster: Clus
         for name in ("a", "b/c"):
             assert sorted(os.listdir(cluster.runs / name)) == [network.OWNER, schema.FILE]
         reader = cluster.start(READ, str(cluster.seen))
-        out, err = reader.communicate(timeout=60)
+        out, err = reader.communicate(timeout=300)
         assert not err
         lines = json.loads(out)
         assert [(line["name"], line["status"], line["error"]) for line in lines] == [
@@ -161,7 +161,7 @@ def test_runs_of_several_writers_are_listed_while_they_are_written(cluster: Clus
             assert len(run.steps) == 500
             for writer in writers:
                 assert go_on(writer) == "closed []"
-                writer.communicate(timeout=60)
+                writer.communicate(timeout=300)
             assert run.status == "finished"
             assert run.check() == []
         assert os.listdir(cluster.seen / "a") == [schema.FILE]

@@ -1,6 +1,6 @@
 """One of two gloo ranks that step DTensor parameters and compare with the unsharded run; started by its test.
 
-python sharded_ranks.py RANK PORT FOLDER
+torchrun --nproc-per-node 2 sharded_ranks.py FOLDER
 """
 
 import os
@@ -148,10 +148,9 @@ def refused(mesh: Any, bad: float, row: int) -> None:
         optimizer.step()
 
 
-def worker(rank: int, port: int, folder: str) -> None:
-    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "RANK": str(rank), "WORLD_SIZE": "2"}
+def worker(folder: str) -> None:
     torch.set_num_threads(1)
-    dist.init_process_group("gloo", rank=rank, world_size=2)
+    dist.init_process_group("gloo")
     mesh = init_device_mesh("cpu", (2,))
     report = []
     for (make, options), shape in ((case, shape) for case in CASES for shape in SHAPES):
@@ -182,10 +181,10 @@ def worker(rank: int, port: int, folder: str) -> None:
             refused(mesh, bad, row)
         except Exception as error:
             report.append(f"{bad} in row {row}: {type(error).__name__}: {str(error)[:300]}")
-    Path(folder, f"rank{rank}.txt").write_text("\n".join(report))
+    Path(folder, f"rank{dist.get_rank()}.txt").write_text("\n".join(report))
     dist.destroy_process_group()
     os._exit(0)  # threads of gloo may outlive the group, and abort a process that ends by itself
 
 
 if __name__ == "__main__":
-    worker(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3])
+    worker(sys.argv[1])

@@ -2,14 +2,13 @@
 
 import json
 import shutil
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from tests import forked
 from tests.optim.engine.live_bytes import NoSync
 from tests.optim.table import ALL, MATRIX, Row
 from torch._subclasses.fake_tensor import FakeTensorMode
@@ -70,7 +69,7 @@ def test_an_accelerator_that_is_not_there() -> None:
     """Nothing lies on the wrong device, is read, or is copied to the host, with lr of any kind; see `pretend`."""
     pytest.importorskip("torch.utils.backend_registration")
     script = Path(__file__).with_name("pretended_device.py")
-    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=600, check=True)
+    done = forked.run(script, check=True)
     failed = [tuple(case) for case in json.loads(done.stdout)]
     refused = {row.name for row in ALL + MATRIX if by_theory(row)} | {"Rotational"}
     assert {(name, lr) for name, lr, _ in failed} == {(name, "device") for name in refused}

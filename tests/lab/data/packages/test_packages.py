@@ -9,7 +9,6 @@ import lzma
 import os
 import shutil
 import subprocess
-import sys
 import tarfile
 import threading
 from collections.abc import Iterator
@@ -19,6 +18,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from PIL import Image
+from tests import forked
 
 from equipoise.lab.data import Split, load
 from equipoise.lab.data.packages import PACKAGES, Package, data_folder, get, where
@@ -26,7 +26,6 @@ from equipoise.lab.data.packages.archives import members
 from equipoise.lab.data.packages.get import digest
 
 RANDOM = np.random.default_rng(0)
-EQUIPOISE = Path(sys.executable).with_name("equipoise")
 BACKEND = """
 import pathlib
 
@@ -158,12 +157,12 @@ def test_two_at_once(tmp_path: Path) -> None:
 
     def slow(files: object) -> Iterator[tuple[str, bytes]]:
         entered.set()
-        leave.wait(60)
+        leave.wait(300)
         yield "x", b"x"
 
     first = threading.Thread(target=get, args=(replace(package, convert=slow),))
     first.start()
-    assert entered.wait(60)
+    assert entered.wait(300)
     with pytest.raises(ValueError, match="is being fetched by another process"):
         get(package)
     leave.set()
@@ -271,10 +270,7 @@ def test_no_whole_archive(tmp_path: Path) -> None:
 
 
 def command(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [EQUIPOISE, "lab", "data", *arguments],
-        capture_output=True, text=True, check=False, env=dict(os.environ) | environment,
-    )  # fmt: skip
+    return forked.run("-m", "equipoise.cli", "lab", "data", *arguments, env=os.environ | environment)
 
 
 def test_command(tmp_path: Path) -> None:
