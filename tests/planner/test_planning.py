@@ -163,6 +163,21 @@ def test_each_fault_is_found(code: str) -> None:
     assert all(getattr(found[code], part) for part in ("where", "evidence", "expected", "advice", "source"))
 
 
+@pytest.mark.parametrize("schedule", ["linear", "cosine", "wsd", "polynomial"])
+def test_the_end_of_a_schedule_that_falls_to_0_is_no_jump(schedule: str) -> None:
+    """The last steps of a line are 3, 2, 1 and 0 parts: a half, and yet no faster than before."""
+    for steps in (20, 37, 80, 100, 161, 250, 400):
+        found = eq.plan(optimizer="adamw", lr=1e-3, weight_decay=0.1, steps=steps, schedule=schedule, final=0.0)
+        assert "lr-jump" not in [f.code for f in found.findings], steps
+
+
+def test_a_last_lr_of_0_is_said_once_for_all_groups() -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.LayerNorm(8), torch.nn.Linear(8, 2))
+    optimizer = torch.optim.AdamW(eq.param_groups(model), lr=1e-3)
+    found = eq.plan(model, optimizer, steps=100, schedule="cosine", final=0.0).findings
+    assert [f.where for f in found if f.code == "lr-zero-last"] == ["all parameters, last step"]
+
+
 def test_every_finding_has_a_section_in_the_docs() -> None:
     text = (ROOT / "docs/findings.md").read_text()
     for code in FAULTS:

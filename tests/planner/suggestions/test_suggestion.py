@@ -2,6 +2,7 @@
 
 import math
 import re
+from typing import Any
 
 import pytest
 import torch
@@ -141,15 +142,47 @@ def test_gains_and_biases_do_not_decay() -> None:
     }  # fmt: skip
 
 
-def test_the_optimizer_is_chosen_with_its_evidence() -> None:
-    text = nn.Sequential(nn.Embedding(16, 64), nn.Linear(64, 256), nn.Linear(256, 64), nn.Linear(64, 16))
-    chosen = suggest(text, steps=500, tokens_per_sample=32)
-    assert chosen.optimizer == "muon"
-    assert "500 steps of Muon" in chosen.reasons[0].why
-    assert suggest(text, steps=500).optimizer == "adamw"
-    assert suggest(text, steps=500, tokens_per_sample=32, finetune=True).optimizer == "adamw"
-    images = nn.Sequential(nn.Conv2d(3, 8, 3), nn.Flatten(), nn.Linear(8, 512), nn.Linear(512, 10))
-    assert suggest(images, steps=500, tokens_per_sample=32).optimizer == "adamw"
+def text() -> nn.Module:
+    return nn.Sequential(nn.Embedding(16, 64), nn.Linear(64, 256), nn.Linear(256, 64), nn.Linear(64, 16))
+
+
+def images() -> nn.Module:
+    return nn.Sequential(
+        nn.Conv2d(3, 32, 3), nn.Conv2d(32, 64, 3), nn.Conv2d(64, 64, 3), nn.Flatten(), nn.Linear(64, 10)
+    )
+
+
+ONCE, OFTEN = {"batch_size": 10, "dataset_size": 5000}, {"batch_size": 10, "dataset_size": 100}
+
+
+@pytest.mark.parametrize(
+    ("model", "told", "optimizer", "why"),
+    [
+        (text(), {"tokens_per_sample": 32}, "muon", r"workloads like this one \(text seen once\)"),
+        (text(), {"tokens_per_sample": 32, **ONCE}, "muon", r"\(text seen once\); optimizer='adamw' has shorter steps"),
+        (text(), {"tokens_per_sample": 32, **OFTEN}, "adamw", r"no other ended lower .* \(text seen many times\)"),
+        (text(), {"tokens_per_sample": 32, "finetune": True}, "adamw", r"\(fine-tuning\)"),
+        (text(), {}, "adamw", "seen once or twice: pass batch_size and dataset_size"),
+        (text(), OFTEN, "adamw", "seen once or twice$"),
+        (network(), ONCE, "muon", r"\(other networks\)"),
+        (images(), ONCE, "muon", r"\(networks with convolutions\)"),
+        (nn.Sequential(nn.Linear(64, 8), nn.Linear(8, 500)), ONCE, "adamw", "less than half of the weights"),
+    ],
+)
+def test_the_optimizer_is_the_one_that_won_on_tasks_alike(
+    model: nn.Module, told: dict[str, Any], optimizer: str, why: str
+) -> None:
+    chosen = suggest(model, steps=500, **told)
+    assert chosen.optimizer == optimizer
+    assert re.search(why, chosen.reasons[0].why), chosen.reasons[0].why
+
+
+def test_a_suggested_optimizer_is_not_advised_against_by_its_own_plan() -> None:
+    """`optimizer-other` and the choice are one rule."""
+    for model, told in [(text(), {"tokens_per_sample": 32}), (network(), {}), (images(), {})]:
+        for seen in (ONCE, OFTEN):
+            found = suggest(model, steps=500, **told, **seen)
+            assert "optimizer-other" not in [f.code for f in found.plan.findings]
 
 
 def test_it_says_what_it_cannot_do() -> None:

@@ -51,16 +51,14 @@ def check_optimizer(plan: Plan) -> Iterator[Finding]:
     """Another optimizer ended lower on tasks like this one."""
     s = plan.setting
     own = s.groups[s.main_group].dynamics
-    kind = like(plan)
     name = "adamw" if own.optimizer == "adam" else own.optimizer
-    if not own.known or own.move != "decay" or _unsaid(plan):
+    if not own.known or own.move != "decay" or is_unsaid(plan):
         return
-    against = {b: v for b, v in choices()["optimizers"].get(kind, {}).get(name, {}).items() if b in NAMES}
-    better = {b: v for b, v in against.items() if np.median(v) < WORTH and sum(x < 0 for x in v) > 0.75 * len(v)}
-    if not better:
+    kind = like(plan)
+    found = winner(kind, name)
+    if found is None:
         return
-    best = min(better, key=lambda b: float(np.median(better[b])))
-    each = better[best]
+    best, each = found
     everywhere = [x for kinds in choices()["optimizers"].values() for x in kinds.get(name, {}).get(best, [])]
     yield Finding(
         "optimizer-other",
@@ -74,8 +72,23 @@ def check_optimizer(plan: Plan) -> Iterator[Finding]:
         f"{NAMES[best]} is worth a try"
         + ("" if best == "sgdm" else f"; eq.suggest(…, optimizer={best!r}) chooses its lr and weight_decay"),
         "[theory] 1, and the stored trials: docs/payoff.md",
-        paid=f"test loss {_range(each)} on {len(each)} workload{'s' * (len(each) > 1)}",
+        paid=f"test loss {spread(each)} on {len(each)} workload{'s' * (len(each) > 1)}",
     )
+
+
+def winner(kind: str, name: str) -> tuple[str, list[float]] | None:
+    """The optimizer that ended lowest on tasks of a kind, and by how many percent on each of them.
+
+    Args:
+        kind: one of `KINDS`.
+        name: the optimizer that it has to beat, by `WORTH` in the median and on three quarters of the tasks.
+    """
+    against = {b: v for b, v in choices()["optimizers"].get(kind, {}).get(name, {}).items() if b in NAMES}
+    better = {b: v for b, v in against.items() if np.median(v) < WORTH and sum(x < 0 for x in v) > 0.75 * len(v)}
+    if not better:
+        return None
+    best = min(better, key=lambda b: float(np.median(better[b])))
+    return best, better[best]
 
 
 @functools.cache
@@ -86,7 +99,7 @@ def choices() -> dict[str, Any]:
     return {"optimizers": {}, "equivalents": {}}
 
 
-def _unsaid(plan: Plan) -> bool:
+def is_unsaid(plan: Plan) -> bool:
     """Whether the plan does not know how often data is seen, on which the winner depends, or that was not tried."""
     s = plan.setting
     if s.steps_per_epoch is None:
@@ -94,7 +107,8 @@ def _unsaid(plan: Plan) -> bool:
     return s.tokens_per_sample is None and s.steps / s.steps_per_epoch > REPEATED
 
 
-def _range(values: list[float]) -> str:
+def spread(values: list[float]) -> str:
+    """Percents as a sentence has them: the median, and from which to which."""
     low, high = min(values), max(values)
     if len(values) == 1 or math.isclose(low, high):
         return f"{_signed(low)} %"

@@ -58,8 +58,8 @@ def overshoot(group: Group, where: str, lost: NDArray[np.float64]) -> Iterator[F
 
 def check_zero_lr(plan: Plan) -> Iterator[Finding]:
     """Lr is 0 at the first or the last step, usually because of an off-by-one error."""
-    for i in range(len(plan.setting.groups)):
-        lr = plan.setting.lr(i)
+    curves = [plan.setting.lr(i) for i in range(len(plan.setting.groups))]
+    for i, lr in enumerate(curves):
         if not lr.any():
             yield Finding(
                 "lr-zero",
@@ -70,20 +70,21 @@ def check_zero_lr(plan: Plan) -> Iterator[Finding]:
                 "set lr, or leave the group out of the optimizer",
                 "a group with lr 0 does not train",
             )
-            continue
-        for step, where in ((0, "first"), (-1, "last")):
-            if lr[step] == 0 and len(lr) > 1:
-                yield Finding(
-                    f"lr-zero-{where}",
-                    "warning" if step == 0 else "info",
-                    f"{group_name(plan, i)}, {where} step",
-                    f"lr is 0 at the {where} step",
-                    "an lr above 0 at every step",
-                    "start the warmup at peak/warmup: a step with lr 0 wastes a batch"
-                    if step == 0
-                    else "end at a small lr, or make the schedule one step longer: a step with lr 0 wastes a batch",
-                    "steps count from 1: a warmup of W steps starts at peak/W, and a schedule ends at its final value",
-                )
+    for step, where in ((0, "first"), (-1, "last")):
+        groups = [i for i, lr in enumerate(curves) if lr[step] == 0 and len(lr) > 1 and lr.any()]
+        if groups:
+            names = [group_name(plan, i) for i in groups]
+            yield Finding(
+                f"lr-zero-{where}",
+                "warning" if step == 0 else "info",
+                f"{'all parameters' if len(groups) == len(curves) else ', '.join(names)}, {where} step",
+                f"lr is 0 at the {where} step",
+                "an lr above 0 at every step",
+                "start the warmup at peak/warmup: a step with lr 0 wastes a batch"
+                if step == 0
+                else f"one batch of {plan.setting.steps:,} is not used; a schedule that is one step longer uses it",
+                "steps count from 1: a warmup of W steps starts at peak/W, and a schedule ends at its final value",
+            )
 
 
 def check_timescale(plan: Plan) -> Iterator[Finding]:
@@ -118,7 +119,7 @@ def check_timescale(plan: Plan) -> Iterator[Finding]:
                     group_name(plan, i),
                     f"the timescale is {time:,.0f} steps, {time / s.steps:.1f}× the run",
                     "at most the length of the run, if decay should have an effect",
-                    f"weight decay has little effect: {said}",
+                    "weight decay has little effect",
                     "[wang2024]",
                 )
         layers = [t.group for t in s.tensors if t.rotates]

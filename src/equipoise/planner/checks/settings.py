@@ -101,8 +101,9 @@ def check_jump(plan: Plan) -> Iterator[Finding]:
     with np.errstate(divide="ignore", invalid="ignore"):
         ratio = np.where(lr[:-1] > 0, lr[1:] / lr[:-1], 1.0)[:-1]
     step = int(ratio.argmin())
-    # A drop in a step schedule is intended; a drop after a smooth decay means that its end was cut off.
-    sliding = step > 0 and lr[step] < lr[step - 1]
+    # A drop in a step schedule is intended; a drop after a smooth decay means that its end was cut off. The end of a
+    # straight line to 0 halves lr, too, but falls no faster than before.
+    sliding = step > 0 and 0 < 2 * (lr[step - 1] - lr[step]) < lr[step] - lr[step + 1]
     if len(ratio) and ratio[step] < 0.5 and sliding and lr[step] > 0.01 * lr.max():
         yield Finding(
             "lr-jump",

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from equipoise import _check
+from equipoise.planner.checks.alike import NAMES, is_unsaid, like, spread, winner
 from equipoise.planner.planning import Plan, plan, plan_setting
 from equipoise.planner.setting import Setting
 from equipoise.planner.suggestions.pilot import SGD_START, SHARE, Pilot, Train, fly, scaled
@@ -185,7 +186,7 @@ def suggest(
     >>> model = torch.nn.Sequential(torch.nn.Linear(64, 256), torch.nn.ReLU(), torch.nn.Linear(256, 10))
     >>> found = suggest(model, steps=1000, batch_size=64, dataset_size=50_000)
     >>> found.optimizer, found.weight_decay > 0, [r.name for r in found.reasons]
-    ('adamw', True, ['optimizer', 'lr', 'weight_decay', 'betas', 'schedule', 'groups'])
+    ('muon', True, ['optimizer', 'lr', 'weight_decay', 'betas', 'schedule', 'groups', 'other weights'])
     """
     from equipoise.optim import param_groups
 
@@ -337,16 +338,27 @@ def _reasons(s: Setting, chosen: str, shrink: float, decay: tuple[str, str], gro
 
 
 def _choose(base: Setting, groups: Any) -> tuple[str, str]:
-    """The optimizer by what won on stored twins, and the evidence."""
-    hidden = sum(p.numel() for g in groups if g.get("role") == "matrix" for p in g["params"] if p.ndim == 2)
+    """The optimizer that won on stored twins of tasks like this one, and the evidence.
+
+    A text counts as seen once where the size of the data is unknown, as for its decay. Of other tasks nothing is known
+    where data is seen often.
+    """
+    hidden = sum(p.numel() for g in groups if g.get("role") in ("matrix", "conv") for p in g["params"])
     every = sum(p.numel() for g in groups for p in g["params"])
-    if base.finetune:
-        return "adamw", "fine-tuning: Muon was not tried there"
-    if any(g.get("role") == "conv" for g in groups) or hidden < 0.5 * every or base.tokens_per_sample is None:
-        return "adamw", "Muon was tried with transformers for texts alone (pass tokens_per_sample for a text)"
-    return "muon", (
-        "the same GPT on the same text ended at 2.14 after 500 steps of Muon and at 2.17 after 800 of AdamW, each at "
-        "its best lr; pairs of words at 0.458 after 600 and after 800"
+    planned = plan_setting(base)
+    kind = like(planned)
+    if base.tokens_per_sample is None and is_unsaid(planned):
+        ask = ": pass batch_size and dataset_size" if base.steps_per_epoch is None else ""
+        return "adamw", f"others were tried where data is seen once or twice{ask}"
+    found = winner(kind, "adamw")
+    if found is None or found[0] not in OPTIMIZERS:
+        return "adamw", f"no other ended lower on workloads like this one ({kind})"
+    best, each = found
+    if best == "muon" and hidden < 0.5 * every:
+        return "adamw", "less than half of the weights are hidden matrices, which Muon is for"
+    return best, (
+        f"at the same number of steps, and each at its best lr, {NAMES[best]}'s test loss was {spread(each)} "
+        f"of AdamW's on {len(each)} workloads like this one ({kind}); optimizer='adamw' has shorter steps"
     )
 
 
