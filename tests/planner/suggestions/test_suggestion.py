@@ -152,7 +152,8 @@ def images() -> nn.Module:
     )
 
 
-ONCE, OFTEN = {"batch_size": 10, "dataset_size": 5000}, {"batch_size": 10, "dataset_size": 100}
+ONCE: dict[str, Any] = {"batch_size": 10, "dataset_size": 5000}
+OFTEN: dict[str, Any] = {"batch_size": 10, "dataset_size": 100}
 
 
 @pytest.mark.parametrize(
@@ -179,9 +180,10 @@ def test_the_optimizer_is_the_one_that_won_on_tasks_alike(
 
 def test_a_suggested_optimizer_is_not_advised_against_by_its_own_plan() -> None:
     """`optimizer-other` and the choice are one rule."""
-    for model, told in [(text(), {"tokens_per_sample": 32}), (network(), {}), (images(), {})]:
+    tokens: list[tuple[nn.Module, int | None]] = [(text(), 32), (network(), None), (images(), None)]
+    for model, length in tokens:
         for seen in (ONCE, OFTEN):
-            found = suggest(model, steps=500, **told, **seen)
+            found = suggest(model, steps=500, tokens_per_sample=length, **seen)
             assert "optimizer-other" not in [f.code for f in found.plan.findings]
 
 
