@@ -30,6 +30,7 @@ from equipoise.lab.workloads.store import StoredTrial
 
 STORED = Path(__file__).with_suffix(".jsonl")
 BEGIN, END = "<!-- begin: rotation -->", "<!-- end: rotation -->"
+COLD_BEGIN, COLD_END = "<!-- begin: warmup -->", "<!-- end: warmup -->"
 
 VARIANTS: dict[str, dict[str, Any]] = {
     "step": {"angle": "step"},
@@ -43,8 +44,8 @@ VARIANTS: dict[str, dict[str, Any]] = {
 LADDER = {"step, lr / 2": 0.5, "step, lr × 2": 2.0}
 """The twin by its own step at other lrs."""
 
-ONLY_WARM = "step, no warmup"
-"""The twin by its own step, without the warmup that the plain optimizer was best with."""
+COLD = {"step, no warmup": "step", "equilibrium, no warmup": "equilibrium"}
+"""Twins without the warmup that the plain optimizer was best with, and with it."""
 
 PLAIN = "plain"
 """The plain optimizer itself, where it is trained with other seeds than the sweep's."""
@@ -52,7 +53,7 @@ PLAIN = "plain"
 EITHER = "step or equilibrium"
 """The one with the lower validation loss: all the tuning that the twin is given here."""
 
-EVERY = (*VARIANTS, *LADDER, ONLY_WARM, PLAIN)
+EVERY = (*VARIANTS, *LADDER, *COLD, PLAIN)
 
 HALVES = ("choosing", "held-out")
 SEEDS = range(4)
@@ -97,7 +98,9 @@ def variants(plain: Trial) -> dict[str, dict[str, Any]]:
         found[variant] = {"optimizer_options.twin": options} if options else {"optimizer": CLASSES[plain.optimizer]}
     step = {"optimizer_options.twin": VARIANTS["step"]}
     found |= {variant: step | {"lr": plain.lr * factor} for variant, factor in LADDER.items()}
-    return found | ({ONLY_WARM: step | {"warmup": 0}} if plain.warmup else {})
+    if plain.warmup:
+        found |= {cold: found[warm] | {"warmup": 0} for cold, warm in COLD.items() if warm in found}
+    return found
 
 
 def read() -> dict[str, dict[str, Any]]:
@@ -157,6 +160,25 @@ def table() -> str:
     return "\n".join(lines)
 
 
+def cold_table() -> str:
+    """What leaving warmup out costs each twin, of the loss with it, as Markdown; seed 0."""
+    lines = [f"| workload | half | {' | '.join(COLD.values())} |", "|---" * (2 + len(COLD)) + "|"]
+    for half in HALVES:
+        found, _ = outcomes(half)
+        costs: dict[str, list[float]] = {cold: [] for cold in COLD}
+        for name, row in found.items():
+            cells = {}
+            for cold, warm in COLD.items():
+                if cold in row and warm in row:
+                    cells[cold] = 100 * ((1 + row[cold][0] / 100) / (1 + row[warm][0] / 100) - 1)
+                    costs[cold].append(cells[cold])
+            if cells:
+                lines.append(f"| {name} | {half} | {' | '.join(_percent(cells.get(cold)) for cold in COLD)} |")
+        middles = [f"{_percent(statistics.median(some))} ({len(some)})" if some else "·" for some in costs.values()]
+        lines.append(f"| median | {half} | {' | '.join(middles)} |")
+    return "\n".join(lines)
+
+
 def outcomes(half: str) -> tuple[dict[str, dict[str, list[float]]], dict[str, float]]:
     """By workload and variant the excess with each seed, and the plain optimizer's test loss."""
     done, plain = read(), dict[str, float]()
@@ -199,10 +221,11 @@ def main() -> None:
         train(given.half, given.limit, given.only, given.variants, given.seeds)
     if given.write:
         text = given.write.read_text(encoding="utf-8")
-        start, rest = text.split(BEGIN)[0], text.split(END)[1]
-        given.write.write_text(f"{start}{BEGIN}\n{table()}\n{END}{rest}", encoding="utf-8")
+        for begin, end, made in ((BEGIN, END, table()), (COLD_BEGIN, COLD_END, cold_table())):
+            text = f"{text.split(begin)[0]}{begin}\n{made}\n{end}{text.split(end)[1]}"
+        given.write.write_text(text, encoding="utf-8")
     else:
-        print(table())
+        print(table(), cold_table(), sep="\n\n")
 
 
 if __name__ == "__main__":

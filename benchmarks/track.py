@@ -6,8 +6,9 @@
 The rules are those of [modded-nanogpt]'s optimizer track: an entry chooses its optimizer, its numbers and the length of
 its run, whose schedule ends with it. A length counts if the mean validation loss of eight seeds is below the target
 with p < 0.01, one-sided. The target is the mean loss of tuned AdamW after `REFERENCE` steps. Lengths are on a ladder of
-8 %: an entry goes down it while it passes, and up while it fails, and what fails plainly with the first seed gets no
-others. Outcomes are stored in `track.jsonl`, so that any machine can go on.
+8 %: an entry goes down it with one seed while its loss is below the target, then up with eight seeds until a length
+passes. Outcomes are stored in `track.jsonl` as they come, so that any machine can go on. Entries are in the order of
+what they say: tuned AdamW sets the target, tuned Muon is what others are measured by.
 """
 
 from __future__ import annotations
@@ -32,7 +33,9 @@ from equipoise.lab.train.trial import Trial
 
 STORED = Path(__file__).with_suffix(".jsonl")
 BEGIN, END = "<!-- begin: track -->", "<!-- end: track -->"
-REFERENCE, RATIO, SEEDS, LEVEL = 1500, 1.08, 8, 0.01
+REFERENCE, RATIO, SEEDS, LEVEL = 500, 1.08, 8, 0.01
+LOWEST, HIGHEST = -20, 10
+"""Rungs of the ladder; 0 is the reference."""
 
 TASK = Trial(
     data="enwik8", data_options={"size": 10_000_000, "length": 64, "held": 64_000}, model="gpt",
@@ -74,14 +77,20 @@ ADAMW: dict[str, Any] = {"betas": [0.9, 0.95]}
 ENTRIES = (
     Entry("adamw", "adamw", (1e-3, 2e-3, 4e-3, 8e-3), options=ADAMW),
     Entry("muon", "muon", (0.01, 0.02, 0.04, 0.08)),
-    Entry("adamw, rotation by its step", "adamw", (2e-3, 4e-3), options=ADAMW | {"twin": {"angle": "step"}}),
-    Entry("muon, rotation by its step", "muon", (0.02, 0.04), options={"twin": {"angle": "step"}}),
-    Entry("muon, at equilibrium", "muon", (0.02, 0.04), options={"twin": {"angle": "equilibrium"}}),
+    Entry("muon, at equilibrium", "muon", (0.02,), options={"twin": {"angle": "equilibrium"}}),
+    Entry("muon, rotation by its step", "muon", (0.02,), options={"twin": {"angle": "step"}}),
     Entry("muon, at equilibrium, no warmup", "muon", (0.02,), options={"twin": {"angle": "equilibrium"}}, warmup=0.0),
+    Entry("adamw, rotation by its step", "adamw", (2e-3, 4e-3), options=ADAMW | {"twin": {"angle": "step"}}),
+    Entry("angular muown", "angular_muown", (0.02, 0.04), weight_decay=0.0),
+    Entry("magnitude–direction, muon", "md_muon", (0.02, 0.04), weight_decay=0.0),
+    Entry("magnitude–direction, no warmup", "md_muon", (0.02,), weight_decay=0.0, warmup=0.0),
     Entry("hyperball", "hyperball_muon", (0.01, 0.02, 0.04), weight_decay=0.0),
     Entry("normuon", "nor_muon", (3e-3, 6e-3)),
     Entry("floor", "floor_muon", (0.02, 0.04), weight_decay=0.025),
     Entry("brake", "brake_muon", (0.02, 0.04), weight_decay=0.0),
+    Entry("magnitude–direction, adam", "md_adam", (2e-3, 4e-3), weight_decay=0.0),
+    Entry("adamp", "adamp", (2e-3, 4e-3), options=ADAMW),
+    Entry("nero", "nero", (5e-3, 0.01), weight_decay=0.0),
 )
 
 Losses = dict[str, float]
@@ -111,15 +120,15 @@ def rung(number: int) -> int:
     return round(REFERENCE * RATIO**number)
 
 
-def next_rung(known: Mapping[int, bool], *, lowest: int = -20, highest: int = 10) -> int | None:
+def next_rung(known: Mapping[int, bool]) -> int | None:
     """Where an entry goes on: down from its shortest pass, up from its longest failure; None where it is known."""
     passed = [n for n, well in known.items() if well]
     if not known:
         return 0
     if not passed:
-        return None if max(known) >= highest else max(known) + 1
+        return None if max(known) >= HIGHEST else max(known) + 1
     below = min(passed) - 1
-    return None if below in known or below < lowest else below
+    return None if below in known or below < LOWEST else below
 
 
 def read() -> Losses:
@@ -154,36 +163,40 @@ def ahead(entry: Entry, done: Losses) -> Trial | None:
             return None
         return next(t for seed in range(SEEDS) if (t := entry.trial(lr, REFERENCE, seed)).key not in done)
     number, known = ladder(entry, lr, aim, done)
-    if number is None or known is None:
+    if number is None:
         return None
     return entry.trial(lr, rung(number), len(known))
 
 
-def ladder(entry: Entry, lr: float, aim: float, done: Losses) -> tuple[int | None, list[float] | None]:
-    """The rung that is not decided and its losses so far; None and None where the entry is done."""
-    known: dict[int, bool] = {}
-    while (number := next_rung(known)) is not None:
-        losses: list[float] = []
-        while (loss := done.get(entry.trial(lr, rung(number), len(losses)).key)) is not None and len(losses) < SEEDS:
-            losses.append(loss)
+def ladder(entry: Entry, lr: float, aim: float, done: Losses) -> tuple[int | None, list[float]]:
+    """The rung that is not decided and its losses so far; None and the shortest pass's where the entry is done."""
+    scouted: dict[int, bool] = {}
+    while (number := next_rung(scouted)) is not None:
+        first = losses_of(entry, lr, number, done)[:1]
+        if not first:
+            return number, []
+        scouted[number] = first[0] < aim
+    for number in range(min((n for n, well in scouted.items() if well), default=HIGHEST + 1), HIGHEST + 1):
+        losses = losses_of(entry, lr, number, done)
         well = passes(losses, aim)
-        if well is None:
-            return number, losses
-        known[number] = well
-    return None, None
+        if well is not False:
+            return (number, losses) if well is None else (None, losses)
+    return None, []
+
+
+def losses_of(entry: Entry, lr: float, number: int, done: Losses) -> list[float]:
+    """The losses of a rung that are known, seed by seed."""
+    found = [done.get(entry.trial(lr, rung(number), seed).key) for seed in range(SEEDS)]
+    return [x for x in found[: found.index(None) if None in found else SEEDS] if x is not None]
 
 
 def fewest(entry: Entry, done: Losses) -> int | None:
     """The shortest run that passes; None where none did, or it is not known."""
     lr, aim = best_lr(entry, done), target(done)
-    if lr is None or aim is None or ladder(entry, lr, aim, done) != (None, None):
+    if lr is None or aim is None or ladder(entry, lr, aim, done)[0] is not None:
         return None
-    passed = []
-    for number in range(-20, 11):
-        losses = [done.get(entry.trial(lr, rung(number), seed).key) for seed in range(SEEDS)]
-        if None not in losses and passes([x for x in losses if x is not None], aim):
-            passed.append(rung(number))
-    return min(passed, default=None)
+    lengths = range(LOWEST, HIGHEST + 1)
+    return next((rung(n) for n in lengths if passes(losses_of(entry, lr, n, done), aim)), None)
 
 
 def train(limit: int | None, only: Sequence[str]) -> None:
@@ -214,8 +227,12 @@ def table() -> str:
     """The track as Markdown."""
     done = read()
     least = fewest(ENTRIES[1], done)
+    known = {key for key in done if math.isfinite(done[key])}
+    begun = [e for e in ENTRIES if any(e.trial(lr, REFERENCE, 0).key in known for lr in e.lrs)]
+    if not begun:
+        return f"None of the {len(ENTRIES)} entries has been trained."
     lines = ["| optimizer | lr | fewest steps | over tuned Muon's |", "|---|---|---|---|"]
-    for entry in ENTRIES:
+    for entry in begun:
         lr, steps = best_lr(entry, done), fewest(entry, done)
         ratio = f"{steps / least:.2f}" if steps and least else "·"
         lines.append(f"| {entry.name} | {lr or '·'} | {steps or '·'} | {ratio} |")

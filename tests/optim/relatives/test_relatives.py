@@ -267,3 +267,15 @@ def test_experts_of_normuon_have_rows_of_their_own() -> None:
     moved = moved - start
     rows = moved.square().mean(-1).sqrt()
     torch.testing.assert_close(rows, torch.full_like(rows, 0.2), rtol=1e-3, atol=0)
+
+
+@pytest.mark.parametrize("make", [optim.NorMuon, optim.MDMuon, optim.AngularMuown])
+def test_a_convolution_in_one_dimension_is_one_matrix(make: Any) -> None:
+    start, grads = data((4, 3, 5))
+
+    def trained(w: torch.Tensor, g: torch.Tensor, **group: Any) -> torch.Tensor:
+        return run(lambda p, **o: make([{"params": p, **group}], **o), w, g, lr=0.1)
+
+    flat = trained(start.reshape(4, 15), grads.reshape(-1, 4, 15), muon=True)
+    torch.testing.assert_close(trained(start, grads, role="conv").reshape(4, 15), flat)
+    assert not torch.allclose(trained(start, grads, muon=True).reshape(4, 15), flat)
