@@ -52,6 +52,17 @@ def test_small_step_is_table_1(C: int, eta: float, lam: float, b1: float) -> Non
     assert lion.rotation == pytest.approx(math.sqrt(math.pi * eta * lam * filtered))
 
 
+def test_averages_that_are_not_given_are_the_optimizers_own() -> None:
+    """Lion's are not Adam's."""
+    known = {"lr": 1e-4, "weight_decay": 1.0, "size": 256}
+    for optimizer, betas in (("lion", (0.9, 0.99)), ("adamw", (0.9, 0.999))):
+        own, given = stationary(optimizer, **known), stationary(optimizer, **known, betas=betas)
+        assert (own.norm, own.rotation, own.update) == (given.norm, given.rotation, given.update)
+        own, given = (forecast(optimizer, **known, **b, steps=20, init_norm=1.0) for b in ({}, {"betas": betas}))
+        assert np.array_equal(own.rotation, given.rotation)
+    assert stationary("lion", **known).norm != stationary("lion", **known, betas=(0.9, 0.999)).norm
+
+
 def test_small_step_adam_l2_solves_re_eq_84() -> None:
     C, eta, lam, g, b1 = 128, 1e-3, 1e-3, 0.7, 0.9
     s = stationary("adam_l2", lr=eta, weight_decay=lam, size=C, grad_norm=g, method="small_step")

@@ -26,13 +26,18 @@ SHAPES = [(40, 30), (30, 40), (300, 257), (7,), (5, 3, 3, 3)]
 
 
 class NoCopyToHost(TorchDispatchMode):
-    """Refuses operations that take a tensor of the device and make one of the CPU, or write into one."""
+    """Refuses operations that take a tensor of the device and make one of the CPU, or write into one.
+
+    And float64 on the device, which MPS does not have.
+    """
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         out = func(*args, **(kwargs or {}))
         given = {x.device.type for x in tree_leaves((args, kwargs)) if isinstance(x, torch.Tensor)}
         made = {x.device.type for x in tree_leaves(out) if isinstance(x, torch.Tensor)}
         assert DEVICE not in given or "cpu" not in made, f"{func}: a copy to the host"
+        there = {x.dtype for x in tree_leaves(out) if isinstance(x, torch.Tensor) and x.device.type == DEVICE}
+        assert torch.float64 not in there, f"{func}: float64, which not every device has"
         return out
 
 
