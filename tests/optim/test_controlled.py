@@ -355,7 +355,7 @@ def test_holding_a_bound_never_waits_for_the_device() -> None:
     for bound in ("inflection", "warm_start", 0.5):
         for t in range(1, 6):
             with NoSync():
-                optim.Constrain().hold(piece, t, group_options(group, bound=bound))
+                optim.Constrain().hold([piece], t, group_options(group, bound=bound))
 
 
 def test_the_constraints_defaults_are_the_authors() -> None:

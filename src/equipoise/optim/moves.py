@@ -3,6 +3,9 @@
 Letters: w weight, u direction, η lr, d the share of the weight that a step's decay takes.
 """
 
+# pyright: reportPrivateImportUsage=false
+# (torch exports its foreach functions under private names alone)
+
 from __future__ import annotations
 
 import math
@@ -136,9 +139,13 @@ class Decay(Move):
         return varied(rule, **options)
 
     def __call__(self, pieces: list[Piece], u: Any, *, rule: Rule, t: int, group: GroupOptions) -> None:
-        together = isinstance(u, TensorList) or (isinstance(u, Ratio) and isinstance(u.top, TensorList))
-        w: Any = TensorList([piece.w for piece in pieces]) if together else pieces[0].w
-        plain_step(w, u, step_numbers(group), group)
+        plain_step(_weights(pieces, u), u, step_numbers(group), group)
+
+
+def _weights(pieces: list[Piece], u: Any) -> Any:
+    """The weights as their directions are: one tensor, or a list."""
+    together = isinstance(u, TensorList) or (isinstance(u, Ratio) and isinstance(u.top, TensorList))
+    return TensorList([piece.w for piece in pieces]) if together else pieces[0].w
 
 
 def step_numbers(group: GroupOptions) -> dict[str, Any]:
@@ -186,40 +193,53 @@ class Constrain(Move):
         return varied(rule, **decay_options(group), move="constrain", rotate=group["rotate"])
 
     def __call__(self, pieces: list[Piece], u: Any, *, rule: Rule, t: int, group: GroupOptions) -> None:
-        for piece, direction in zip(pieces, directions(u, len(pieces)), strict=True):
-            add(piece.w, direction, -rate(group))
-            self.hold(piece, t, group)
+        decayed(_weights(pieces, u), u, lr=rate(group), left=1.0)
+        self.hold(pieces, t, group)
 
-    def hold(self, piece: Piece, t: int, group: GroupOptions) -> None:
-        """Hold one parameter to its bound, after its step; on the parameter's device alone."""
-        w, state = piece.w, piece.state
-        if not turns(w, group):
+    def hold(self, pieces: list[Piece], t: int, group: GroupOptions) -> None:
+        """Hold parameters of one type to their bounds, after their step; on their device alone."""
+        pieces = [piece for piece in pieces if turns(piece.w, group)]
+        if not pieces:
             return
-        size = everywhere(torch.linalg.vector_norm(w)).clamp_max(1e15).square() / w.numel()  # no ∞ − ∞ below
-        if "growth" not in state:
-            state["multiplier"] = torch.zeros_like(size)
-            state["bound"] = torch.full_like(size, math.inf)
-            state["growth"] = torch.stack([size.sqrt(), torch.zeros_like(size), torch.zeros_like(size)])
-        self._find_bound(state, size, t, group)
+        weights, states = [piece.w for piece in pieces], [piece.state for piece in pieces]
+        sharded = hasattr(weights[0], "placements")
+        sizes = [everywhere(torch.linalg.vector_norm(w)) for w in weights] if sharded else torch._foreach_norm(weights)
+        sizes = torch._foreach_clamp_max(sizes, 1e15)  # no ∞ − ∞ below
+        sizes = torch._foreach_div(torch._foreach_mul(sizes, sizes), [w.numel() for w in weights])
+        for state, size in zip(states, sizes, strict=True):
+            if "growth" not in state:
+                state["multiplier"] = torch.zeros_like(size)
+                state["bound"] = torch.full_like(size, math.inf)
+                state["growth"] = torch.stack([size.sqrt(), torch.zeros_like(size), torch.zeros_like(size)])
+        multiplier, bound, growth = (torch.stack([state[name] for state in states]) for name in self.shapes)
+        size = torch.stack(list(sizes))
+        self._find_bound(bound, growth, size, t, group)
         # While the bound is not known, size − ∞ would make 0 of any multiplier, and does.
-        state["multiplier"].add_((size - state["bound"]).clamp_min(-1e30), alpha=group["rate"]).clamp_(0.0, 0.5)
-        w.mul_(1 - 2 * state["multiplier"])
+        multiplier.add_((size - bound).clamp_min(-1e30), alpha=group["rate"]).clamp_(0.0, 0.5)
+        for name, values in zip(self.shapes, (multiplier, bound, growth), strict=True):
+            torch._foreach_copy_([state[name] for state in states], list(values.unbind()))
+        kept = list((1 - 2 * multiplier).unbind())
+        if sharded:
+            for w, k in zip(weights, kept, strict=True):
+                w.mul_(k)
+        else:
+            torch._foreach_mul_(weights, kept)
 
-    def _find_bound(self, state: dict[str, Any], size: Tensor, t: int, group: GroupOptions) -> None:
-        """Set κ once, by the group's way of choosing it."""
+    def _find_bound(self, bound: Tensor, growth: Tensor, size: Tensor, t: int, group: GroupOptions) -> None:
+        """Set κ once, in place, by the group's way of choosing it; all have one entry for each parameter."""
         kind, stretch = group["bound"], group["warm_start"]
         assert stretch is not None  # filled in where the group was added
         if not isinstance(kind, str):
-            state["bound"].fill_(float(kind))
+            bound.fill_(float(kind))
         elif kind == "warm_start":
             if t == stretch:
-                state["bound"].copy_(size)
+                bound.copy_(size)
         else:
-            r, before, slope = state["growth"].unbind()  # r, r', γ'
+            r, before, slope = growth.unbind(1)  # r, r', γ'
             r.lerp_(size.sqrt(), 1 - self.average if t >= stretch else 1.0)
             if t > stretch and t % stretch == 0:
                 now = (r - before) / r
-                found = (slope > now) & (now > self.least_growth) & torch.isinf(state["bound"])
-                state["bound"].copy_(torch.where(found, size, state["bound"]))
+                found = (slope > now) & (now > self.least_growth) & torch.isinf(bound)
+                bound.copy_(torch.where(found, size, bound))
                 slope.copy_(torch.where(before > 0, now, 0.0))  # the first stretch that has an r' is the third
                 before.copy_(r)

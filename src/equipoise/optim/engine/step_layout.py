@@ -94,9 +94,12 @@ class StepLayout:
         """Step large parameters on the CPU chunk by chunk, small ones that turn in packs; return the others."""
         kinds = [self._chunked(piece, grad, group) for piece, grad in zip(pieces, grads, strict=True)]
         large = [piece.w.numel() >= SMALL for piece in pieces]
-        for i, kind in enumerate(kinds):
-            if large[i] and kind == "flat":
-                self._flat(pieces[i], grads[i], t, group)
+        flat = [i for i, kind in enumerate(kinds) if large[i] and kind == "flat"]
+        for i in flat:
+            w_, g_, averages = self._matrices(pieces[i], grads[i], "flat")
+            Chunks(self.rule, self.move, t, group).flat(w_, g_, averages, self._plain_numbers(group))
+        if isinstance(self.move, Constrain):
+            self.move.hold([pieces[i] for i in flat], t, group)
         if not isinstance(self.move, RowMove):
             left = [i for i, kind in enumerate(kinds) if not large[i] or kind is None]
             return [pieces[i] for i in left], [grads[i] for i in left]
@@ -120,13 +123,6 @@ class StepLayout:
         rows = self._rows(w, group)
         rows = "tensor" if rows == "whole" else rows
         return rows if rows in ("flat", "neuron", "tensor") and lies(piece, grad, rows, self.rule.state) else None
-
-    def _flat(self, piece: Piece, grad: Tensor, t: int, group: GroupOptions) -> None:
-        """The plain step of a large parameter."""
-        w_, g_, averages = self._matrices(piece, grad, "flat")
-        Chunks(self.rule, self.move, t, group).flat(w_, g_, averages, self._plain_numbers(group))
-        if isinstance(self.move, Constrain):
-            self.move.hold(piece, t, group)
 
     def _turn(
         self, pieces: list[Piece], grads: list[Tensor], kinds: Sequence[str | None], t: int, group: GroupOptions
@@ -351,8 +347,7 @@ class StepLayout:
         if batch.columns:
             self._clock.tick([pieces[i].state for i in batch.members])
         if isinstance(move, Constrain):
-            for i in batch.members:
-                move.hold(pieces[i], t, group)
+            move.hold([pieces[i] for i in batch.members], t, group)
         return True
 
     def _calls(
