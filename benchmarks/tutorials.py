@@ -15,7 +15,7 @@ import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -50,8 +50,8 @@ def said(command: str) -> str:
     return done.stdout
 
 
-def parts(page: Path) -> Iterator[Part]:
-    """Run the blocks of a page one after the other, in the current directory."""
+def parts(page: Path, said: Callable[[str], str] = said) -> Iterator[Part]:
+    """Run the blocks of a page one after the other, in the current directory; `said` runs the commands."""
     scope: dict[str, object] = {"__name__": "docs"}
     for found in BLOCK.finditer(page.read_text()):
         language, code, shown = found.groups()

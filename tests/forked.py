@@ -30,6 +30,7 @@ LOADED = (
     "torch.distributed.checkpoint.state_dict",
     "torch.distributed.fsdp",
     "torch.nn.parallel",
+    "equipoise.board.server",
     "equipoise.lab.models.gpt",
     "equipoise.monitor.attach.watcher",
     "equipoise.monitor.diagnose.diagnosis",
@@ -159,6 +160,11 @@ def start(*words: Any, **options: Any) -> Child:
 
 def run(*words: Any, **options: Any) -> subprocess.CompletedProcess[str]:
     return server().run(*words, **options)
+
+
+def equipoise(*words: Any, **options: Any) -> subprocess.CompletedProcess[str]:
+    """Run the installed command."""
+    return run(Path(sys.executable).with_name("equipoise"), *words, **options)
 
 
 def ranks(*words: Any, count: int = 2, timeout: float = 600.0, at: Server | None = None) -> tuple[list[int], str]:

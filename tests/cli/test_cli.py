@@ -8,12 +8,11 @@ from pathlib import Path
 import pytest
 from tests import forked
 
-EQUIPOISE = Path(sys.executable).with_name("equipoise")
 PLAN = ["plan", "--optimizer", "adamw", "--lr", "1e-3", "--wd", "0.1", "--steps", "1000"]
 
 
 def run(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
-    return forked.run(EQUIPOISE, *arguments, cwd=cwd)
+    return forked.equipoise(*arguments, cwd=cwd)
 
 
 def test_plan_prints_and_json_parses() -> None:

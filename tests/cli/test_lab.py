@@ -3,7 +3,6 @@
 import io
 import json
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -12,8 +11,6 @@ from tests import forked
 
 from equipoise.lab.experiments import Outcome, catalogue
 from equipoise.lab.report.terminal import render_outcome
-
-EQUIPOISE = Path(sys.executable).with_name("equipoise")
 
 OWN = '''
 """One's own."""
@@ -41,7 +38,7 @@ class Own(Experiment):
 
 
 def run(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    return forked.run(EQUIPOISE, "lab", *arguments, cwd=cwd)
+    return forked.equipoise("lab", *arguments, cwd=cwd)
 
 
 def test_list_and_run(tmp_path: Path) -> None:

@@ -372,7 +372,7 @@ def test_a_real_command_says_one_line(tmp_path: Path, watched: Path) -> None:
     (tmp_path / "run" / schema.FILE).write_bytes(watched.read_bytes()[:500])
     (tmp_path / "a.toml").write_bytes(b"[optimizer]\nlr = '\xff'")
     for words in (("report", "run"), ("plan", "a.toml"), ("lab", "claims", "run", "--experiment", "x")):
-        done = forked.run("-m", "equipoise.cli", *words, cwd=tmp_path)
+        done = forked.equipoise(*words, cwd=tmp_path)
         said_in_a_line(done.returncode, done.stderr)
         assert done.returncode == 2
 

@@ -108,7 +108,7 @@ def test_pieces_make_the_same_table(path: Path) -> None:
 
 
 def cli(*arguments: object) -> subprocess.CompletedProcess[str]:
-    return forked.run("-m", "equipoise.cli", *arguments)
+    return forked.equipoise(*arguments)
 
 
 def test_the_command(path: Path, tmp_path: Path) -> None:

@@ -9,7 +9,6 @@ import lzma
 import os
 import shutil
 import subprocess
-import sys
 import tarfile
 import threading
 from collections.abc import Iterator
@@ -27,7 +26,6 @@ from equipoise.lab.data.packages.archives import members
 from equipoise.lab.data.packages.get import digest
 
 RANDOM = np.random.default_rng(0)
-EQUIPOISE = Path(sys.executable).with_name("equipoise")
 BACKEND = """
 import pathlib
 
@@ -272,7 +270,7 @@ def test_no_whole_archive(tmp_path: Path) -> None:
 
 
 def command(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    return forked.run(EQUIPOISE, "lab", "data", *arguments, env=os.environ | environment)
+    return forked.equipoise("lab", "data", *arguments, env=os.environ | environment)
 
 
 def test_command(tmp_path: Path) -> None:
