@@ -138,7 +138,7 @@ def test_one_compilation_for_a_thousand_scheduled_steps_and_a_resume() -> None:
     assert all(torch.isfinite(p).all() for p in params)
 
 
-@pytest.mark.parametrize("make", [eq.AdamW, eq.RotationalAdamW, eq.HyperballAdamW])
+@pytest.mark.parametrize("make", [eq.AdamW, eq.RotationalAdamW, BY_STEP, eq.HyperballAdamW])
 def test_what_the_loops_do_not_know_is_compiled_by_inductor(make: Any, caplog: pytest.LogCaptureFixture) -> None:
     """Gradients in float16 for one, and all steps on other devices."""
     caplog.set_level(logging.INFO, logger="equipoise")
