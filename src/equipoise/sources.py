@@ -141,6 +141,13 @@ _LISTED = (
         _arxiv("2505.13738"),
     ),
     Source(
+        "defazio2024",
+        "The Road Less Scheduled",
+        "Aaron Defazio, Xingyu Yang, Harsh Mehta, Konstantin Mishchenko, Ahmed Khaled, Ashok Cutkosky",
+        2024,
+        _arxiv("2405.15682"),
+    ),
+    Source(
         "defazio2025",
         "Why Gradients Rapidly Increase Near the End of Training",
         "Aaron Defazio",

@@ -30,6 +30,7 @@ from equipoise.optim.model.folding import fold
 from equipoise.optim.model.gains import Gain, Standardized, add_gains, standardize
 from equipoise.optim.model.groups import ParamGroups, param_groups
 from equipoise.optim.model.invariance import Invariance, TensorInvariance, scale_invariance
+from equipoise.optim.model.schedule_free import ScheduleFree
 from equipoise.optim.moves import Constrain, Decay, Move
 from equipoise.optim.optimizers import SGDM, Adam, AdamW, Lion, NormalizedGD, RMSProp, SignSGDM
 from equipoise.optim.relatives.apart import Angular, AngularMuown, MagnitudeDirection, MDAdam, MDMuon
@@ -91,6 +92,7 @@ __all__ = [
     "RotationalSignSGDM",
     "Rule",
     "RuleOptimizer",
+    "ScheduleFree",
     "SignSGDM",
     "Standardized",
     "SteepestDescent",
