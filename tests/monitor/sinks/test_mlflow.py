@@ -11,13 +11,19 @@ import equipoise as eq
 pytestmark = pytest.mark.filterwarnings("ignore:The ``noload`` loader strategy:DeprecationWarning")
 
 
+@pytest.fixture(scope="module")
+def database(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """One for all: MLflow takes seconds to make its tables."""
+    return f"sqlite:///{tmp_path_factory.mktemp('mlflow')}/mlflow.db"
+
+
 @pytest.fixture
-def mlflow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[object]:
+def mlflow(database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[object]:
     import mlflow
 
     monkeypatch.chdir(tmp_path)
     before = mlflow.get_tracking_uri()
-    mlflow.set_tracking_uri(f"sqlite:///{tmp_path}/mlflow.db")
+    mlflow.set_tracking_uri(database)
     yield mlflow
     mlflow.set_tracking_uri(before)
 
