@@ -3,18 +3,11 @@
 from __future__ import annotations
 
 import math
-from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
 from equipoise.theory import Dynamics
-
-CLOSE = 2e-3
-"""Averages are old when the direction's size is that close to what it will be."""
-
-OLDEST = 1 << 40
-"""Nothing is older."""
 
 
 class Walks:
@@ -41,22 +34,9 @@ class Walks:
         Args:
             ages: which step of its averages this is.
         """
-        if (ages >= self._old).all():
-            return self._square
         factor = np.ones(len(ages))
         for age in np.unique(ages).tolist():  # most often one
             if math.isfinite(age) and age >= 1:
                 each = np.array([known.growth(int(age)) for known in self.dynamics])
                 factor = np.where(ages == age, each[self._group], factor)
         return self._square * factor
-
-    @cached_property
-    def _old(self) -> NDArray[np.float64]:
-        """The age from which on a tensor's averages are old."""
-        ages = []
-        for known in self.dynamics:
-            age = 1
-            while abs(known.growth(age) - 1) > CLOSE and age < OLDEST:
-                age *= 2
-            ages.append(float(age))
-        return np.array(ages)[self._group]
