@@ -17,7 +17,7 @@ from equipoise.board.files import _names, frame
 from equipoise.board.gather import gather
 from equipoise.board.pages.findings_view import evidence, tensor_of
 from equipoise.board.pages.run_page import chosen, notes, run_section
-from equipoise.board.words import worst_first
+from equipoise.board.words import by_severity
 from equipoise.cli import app
 from equipoise.monitor import Run
 from equipoise.planner import Finding
@@ -126,7 +126,7 @@ def test_findings_are_shown_worst_first_with_their_curves(tmp_path: Path) -> Non
     assert evidence(data.findings[1], data) is None
     assert evidence(data.findings[2], data)["label"] == "lr"  # type: ignore[index]
     assert chosen(data)[0] == "block.10.weight"
-    assert len(worst_first([*data.findings, *data.findings])) == 3
+    assert len(by_severity([*data.findings, *data.findings])) == 3
 
 
 def test_numbers_that_are_not_finite_do_not_break_the_page(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ STILL, NO_GRADIENT, UNKNOWN = "nothing", "no gradient", "not known"
 
 
 @dataclass(frozen=True)
-class Value:
+class Estimate:
     """A number with its standard error."""
 
     value: float
@@ -51,11 +51,11 @@ class Behaviour:
     candidate: Candidate | None = None
     fits: bool = True
     unexplained: float = 0.0
-    lr: Value = Value(math.nan, math.inf)
+    lr: Estimate = Estimate(math.nan, math.inf)
     rates: tuple[float, ...] = ()
-    decay: Value = Value(math.nan, math.inf)
+    decay: Estimate = Estimate(math.nan, math.inf)
     kind: str = ""
-    factors: dict[str, Value] = field(default_factory=dict[str, Value], hash=False)
+    factors: dict[str, Estimate] = field(default_factory=dict[str, Estimate], hash=False)
     lost: float = 0.0
     decay_lost: float = 0.0
     notes: tuple[str, ...] = ()

@@ -37,7 +37,7 @@ STEPS = 8
 
 
 @dataclass
-class Data:
+class TensorSteps:
     """The recorded steps of a tensor, in float64.
 
     Attributes:
@@ -73,7 +73,7 @@ class Data:
         unit = torch.ldexp(torch.full_like(self.weights, torch.finfo(self.dtype).eps), exponent - 1)
         return unit.square().flatten(1).mean(1) / 12
 
-    def thinned(self) -> Data:
+    def thinned(self) -> TensorSteps:
         """The same with few entries, for rules of single entries; more of them where rounding hides each."""
         n, most = self.grads[0].numel(), MANY if self.low else ENTRIES
         if n <= most:
@@ -115,7 +115,7 @@ class Fit:
     errors: tuple[float, ...] = ()
 
 
-def fitted(candidate: Candidate, data: Data, decays: bool = True) -> Fit:
+def fitted(candidate: Candidate, data: TensorSteps, decays: bool = True) -> Fit:
     """The least-squares fit of one candidate as it is.
 
     Args:
@@ -130,7 +130,7 @@ def fitted(candidate: Candidate, data: Data, decays: bool = True) -> Fit:
     return Fit(candidate, unexplained, rates, shares, rate_errors, share_errors)
 
 
-def _solve(candidate: Candidate, data: Data, decays: bool) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+def _solve(candidate: Candidate, data: TensorSteps, decays: bool) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     u = directions(candidate, list(data.grads), list(data.weights), data.start)
     if candidate.rule == "ngd" and not candidate.rows:
         u = u * data.scale.reshape(-1, *[1] * (u.ndim - 1))
@@ -188,7 +188,9 @@ def least_squares(y: Tensor, columns: Sequence[Tensor]) -> tuple[Tensor, Tensor,
     return b[..., 0] / scale, rest, errors / scale
 
 
-def refined(candidate: Candidate, data: Data, decays: bool = True, coupled: bool = False, steps: int = STEPS) -> Fit:
+def refined(
+    candidate: Candidate, data: TensorSteps, decays: bool = True, coupled: bool = False, steps: int = STEPS
+) -> Fit:
     """The fit at the averaging factors that explain most, with their standard errors.
 
     Args:
@@ -276,7 +278,7 @@ def _in_factors(
     return tuple(e * s if math.isfinite(e) else math.inf for e, s in zip(errors, slopes, strict=True))
 
 
-def _searched(candidate: Candidate, data: Data, decays: bool) -> Fit:
+def _searched(candidate: Candidate, data: TensorSteps, decays: bool) -> Fit:
     """The best factors of a rule that takes signs: a pattern search, coarse to fine, in the log of 1 − β."""
     best = fitted(candidate, data, decays)
     span = 0.5

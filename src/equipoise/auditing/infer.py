@@ -9,9 +9,9 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from equipoise.auditing.behaviour import KNOWN, NO_GRADIENT, STILL, UNKNOWN, Behaviour, Value
+from equipoise.auditing.behaviour import KNOWN, NO_GRADIENT, STILL, UNKNOWN, Behaviour, Estimate
 from equipoise.auditing.candidates import FREE, SIGNS, Candidate, Search, directions, of_dynamics
-from equipoise.auditing.fit import Data, Fit, fitted, refined, rounded
+from equipoise.auditing.fit import Fit, TensorSteps, fitted, refined, rounded
 from equipoise.auditing.low_precision import infer_low
 from equipoise.auditing.record import Track
 
@@ -29,7 +29,7 @@ ROUND_OFF = 1e-7
 """A share of the weight, about float32's rounding, below which no decay is seen."""
 
 
-def data_of(track: Track) -> Data | None:
+def data_of(track: Track) -> TensorSteps | None:
     """The steps of a tensor that had a gradient, in float64; None where there are none.
 
     A tensor whose group changes its rule or averages while it is recorded counts up to there.
@@ -48,7 +48,9 @@ def data_of(track: Track) -> Data | None:
     norms = torch.tensor([track.grad_norms[i] for i in keep], dtype=torch.float64)
     scale = grads.flatten(1).norm(dim=1) / norms.clamp_min(1e-300)
     lr = torch.tensor([track.said[i].lr for i in keep], dtype=torch.float64)
-    return Data(tuple(grads.shape[1:]), grads, before, after - before, lr, start, track.param.dtype, scale, track.whole)
+    return TensorSteps(
+        tuple(grads.shape[1:]), grads, before, after - before, lr, start, track.param.dtype, scale, track.whole
+    )
 
 
 def said_of(track: Track) -> Candidate:
@@ -90,7 +92,7 @@ class Inference:
             return Behaviour(UNKNOWN, None, False, found.unexplained, notes=("part",))
         return found
 
-    def _still(self, track: Track, data: Data) -> Behaviour:
+    def _still(self, track: Track, data: TensorSteps) -> Behaviour:
         """A tensor that did not move: by its lr, by its gradients, or by rounding."""
         said = track.said[0]
         if not data.grads.any():
@@ -106,7 +108,7 @@ class Inference:
             return Behaviour(STILL, lost=1.0, decay_lost=1.0 if said.weight_decay else 0.0, notes=("rounding",))
         return Behaviour(STILL, notes=("still",))
 
-    def _choose(self, said: Candidate, data: Data, track: Track, wd: float) -> Fit:
+    def _choose(self, said: Candidate, data: TensorSteps, track: Track, wd: float) -> Fit:
         thin = data.thinned()
         best: Fit | None = None
         seen: set[Candidate] = set()
@@ -141,7 +143,7 @@ class Inference:
             self._found.append(kept)
         return fit
 
-    def _try(self, one: Candidate, data: Data, thin: Data, wd: float, steps: int = 6) -> Fit:
+    def _try(self, one: Candidate, data: TensorSteps, thin: TensorSteps, wd: float, steps: int = 6) -> Fit:
         """The best fit of a rule, over its factors and the kinds of decay."""
         used = data if one.by_matrix or one.by_rows else thin
         coupled = bool(one.l2) and one.rule not in SIGNS
@@ -170,7 +172,7 @@ class Inference:
         return min([fit, *(f for f in others if f.unexplained < 0.5 * fit.unexplained)], key=lambda f: f.unexplained)
 
 
-def _holds_rows(data: Data) -> bool:
+def _holds_rows(data: TensorSteps) -> bool:
     """Whether the norm of every row stays what it was, although the row moves."""
     if len(data.shape) < 2 or not data.whole:
         return False
@@ -185,7 +187,7 @@ def _fits(fit: Fit) -> bool:
     return fit.unexplained <= FITS.get(fit.candidate.rule, FITS_ELSE)
 
 
-def _behaviour(fit: Fit, said: Candidate, data: Data, track: Track) -> Behaviour:
+def _behaviour(fit: Fit, said: Candidate, data: TensorSteps, track: Track) -> Behaviour:
     one = fit.candidate
     if fit.unexplained > KNOWN:
         return Behaviour(UNKNOWN, None, False, fit.unexplained)
@@ -201,16 +203,16 @@ def _behaviour(fit: Fit, said: Candidate, data: Data, track: Track) -> Behaviour
     factor = _common(rates, lr, errors)
     used = data if one.by_matrix or one.by_rows else data.thinned()
     if not _shows(one, used, scale):
-        factor, told = Value(factor.value, math.inf), torch.zeros_like(told)
+        factor, told = Estimate(factor.value, math.inf), torch.zeros_like(told)
     shares = fit.shares
     decay, kind = _decay(one, fit, shares, lr, data)
     factors = {
-        name: Value(value, error)
+        name: Estimate(value, error)
         for (name, value), error in zip(one.named.items(), [*fit.errors, *[math.inf] * 3], strict=False)
     }
     if one.l2:
         error = fit.errors[len(FREE[one.rule])] if len(fit.errors) > len(FREE[one.rule]) else math.inf
-        decay, kind = Value(one.l2, error), "coupled"
+        decay, kind = Estimate(one.l2, error), "coupled"
     seen = rates.where(told, torch.full_like(rates, math.nan))
     word = one.word
     if one.by_rows:
@@ -221,14 +223,14 @@ def _behaviour(fit: Fit, said: Candidate, data: Data, track: Track) -> Behaviour
     )  # fmt: skip
 
 
-def _shows(one: Candidate, data: Data, scale: float) -> bool:
+def _shows(one: Candidate, data: TensorSteps, scale: float) -> bool:
     """Whether steps of the lr that is said are large enough to be seen in spite of rounding."""
     u = directions(one, list(data.grads), list(data.weights), data.start) * scale
     step = u * data.lr.where(data.lr > 0, torch.ones_like(data.lr)).reshape(-1, *[1] * (u.ndim - 1))
     return float(step.square().mean()) > 16 * 12 * float(data.noise().mean())
 
 
-def _bias(one: Candidate, fit: Fit, data: Data, notes: list[str]) -> tuple[Candidate, Tensor, Tensor]:
+def _bias(one: Candidate, fit: Fit, data: TensorSteps, notes: list[str]) -> tuple[Candidate, Tensor, Tensor]:
     """Whether Adam corrects its averages for their start at zero: as the rates then follow the group's lr."""
     t0 = int(data.start.get("step") or 0)
     t = torch.arange(1, len(fit.rates) + 1, dtype=torch.float64) + t0
@@ -254,30 +256,30 @@ def _uneven(rates: Tensor, lr: Tensor, errors: Tensor) -> float:
     return float(ratio.std(unbiased=False) / ratio.mean().abs().clamp_min(1e-300))
 
 
-def _common(rates: Tensor, lr: Tensor, errors: Tensor) -> Value:
+def _common(rates: Tensor, lr: Tensor, errors: Tensor) -> Estimate:
     """The rate over what the group said, weighted by how well each step tells it; the rate itself where it said 0."""
     keep = (lr > 0) & torch.isfinite(errors)
     if not keep.any():
-        return Value(float(rates.mean()), float(errors.max()))
+        return Estimate(float(rates.mean()), float(errors.max()))
     ratio, error = rates[keep] / lr[keep], errors[keep] / lr[keep]
     weight = 1 / (error.square() + (1e-9 * ratio.abs().max()) ** 2 + 1e-300)
     mean = float((weight * ratio).sum() / weight.sum())
     spread = float(ratio.std(unbiased=False)) / math.sqrt(len(ratio))
-    return Value(mean, max(float(weight.sum() ** -0.5), spread))
+    return Estimate(mean, max(float(weight.sum() ** -0.5), spread))
 
 
-def _decay(one: Candidate, fit: Fit, shares: Tensor, lr: Tensor, data: Data) -> tuple[Value, str]:
+def _decay(one: Candidate, fit: Fit, shares: Tensor, lr: Tensor, data: TensorSteps) -> tuple[Estimate, str]:
     """λ of a decay beside the direction, and its kind."""
     errors = fit.share_errors
     keep = (lr > 0) & torch.isfinite(errors)
     if not keep.any() or one.by_rows:
-        return Value(math.nan, math.inf), ""
+        return Estimate(math.nan, math.inf), ""
     weight = 1 / (errors[keep].square() + 1e-300)
     mean = float((weight * shares[keep] * lr[keep]).sum() / (weight * lr[keep].square()).sum())
     error = float((weight * lr[keep].square()).sum() ** -0.5)
     rest = shares[keep] - mean * lr[keep]
     spread = float(rest.abs().mean()) / float(lr[keep].mean()) / math.sqrt(int(keep.sum()))
-    value = Value(mean, max(error, spread))
+    value = Estimate(mean, max(error, spread))
     if abs(mean) < 4 * value.error or abs(mean) * float(lr.max()) < ROUND_OFF:
         return value, ""
     kind = "masked" if one.mask else "decoupled"

@@ -7,9 +7,9 @@ import math
 import torch
 from torch import Tensor
 
-from equipoise.auditing.behaviour import KNOWN, UNKNOWN, Behaviour, Value
+from equipoise.auditing.behaviour import KNOWN, UNKNOWN, Behaviour, Estimate
 from equipoise.auditing.candidates import Candidate, Search, directions
-from equipoise.auditing.fit import Data, least_squares, rounded
+from equipoise.auditing.fit import TensorSteps, least_squares, rounded
 from equipoise.auditing.record import Track
 
 LOW_FITS = 0.3
@@ -22,7 +22,7 @@ DECAYS_GONE = 0.5
 """Share of the decay that must be missing for it to be called lost."""
 
 
-def infer_low(track: Track, data: Data, said: Candidate) -> Behaviour:
+def infer_low(track: Track, data: TensorSteps, said: Candidate) -> Behaviour:
     """What was done to a tensor in few bits.
 
     Args:
@@ -31,7 +31,7 @@ def infer_low(track: Track, data: Data, said: Candidate) -> Behaviour:
         said: what the group says.
     """
     thin = data if said.by_matrix or said.by_rows else data.thinned()
-    best: tuple[float, Candidate, Value, Value] | None = None
+    best: tuple[float, Candidate, Estimate, Estimate] | None = None
     for one in (said, *Search(data.shape, track.whole)):
         used = data if one.by_matrix else thin
         share, rate, decay = _pooled(directions(one, list(used.grads), list(used.weights), used.start), used)
@@ -44,7 +44,7 @@ def infer_low(track: Track, data: Data, said: Candidate) -> Behaviour:
     return _low_behaviour(best, said, track, data, thin)
 
 
-def _pooled(u: Tensor, data: Data) -> tuple[float, Value, Value]:
+def _pooled(u: Tensor, data: TensorSteps) -> tuple[float, Estimate, Estimate]:
     """Fit all steps together in low precision: what is unexplained beyond rounding, rate over lr, decay over lr.
 
     Whether weights are kept in more bits beside them or rounded stochastically, each Δw has an error of about
@@ -57,11 +57,15 @@ def _pooled(u: Tensor, data: Data) -> tuple[float, Value, Value]:
     over = max(0.0, float(rest.square().sum()) - 1.5 * noise)
     signal = float((y.reshape(1, -1) - rest).square().sum())
     share = math.sqrt(over / max(signal + over, 1e-300))
-    return share, Value(-float(b[0, 0]), float(errors[0, 0])), Value(-float(b[0, 1]), float(errors[0, 1]))
+    return share, Estimate(-float(b[0, 0]), float(errors[0, 0])), Estimate(-float(b[0, 1]), float(errors[0, 1]))
 
 
 def _low_behaviour(
-    best: tuple[float, Candidate, Value, Value], said: Candidate, track: Track, data: Data, thin: Data
+    best: tuple[float, Candidate, Estimate, Estimate],
+    said: Candidate,
+    track: Track,
+    data: TensorSteps,
+    thin: TensorSteps,
 ) -> Behaviour:
     score, one, rate, decay = best
     wd = track.said[0].weight_decay
@@ -79,19 +83,19 @@ def _low_behaviour(
     if agree > AGREE and not track.finer:
         lost = 1 - _along(rounded(used.weights + full, used.dtype) - used.weights, full)
         return Behaviour(
-            one.word, one, True, 1 - agree, Value(1.0, math.inf), (), Value(wd, math.inf), kind, _known(one), lost,
-            decay_lost, ("rounded",),
+            one.word, one, True, 1 - agree, Estimate(1.0, math.inf), (), Estimate(wd, math.inf), kind, _known(one),
+            lost, decay_lost, ("rounded",),
         )  # fmt: skip
     if score > KNOWN:
         return Behaviour(UNKNOWN, None, False, score, notes=("low",))
-    rate = Value(rate.value / scale, rate.error / scale)
+    rate = Estimate(rate.value / scale, rate.error / scale)
     gone = kind == "decoupled" and decay.away(wd, DECAYS_GONE) and abs(decay.value) < 0.5 * wd
     if not (gone and decay_lost > 0.5):
         decay_lost = 0.0
     # Where all steps together are less than a unit, weights beside them may not have shown yet.
     shown = float(full.sum(0).square().mean()) > float(used.noise().mean()) * 12
     if not shown:
-        rate, decay = Value(rate.value, math.inf), Value(decay.value, math.inf)
+        rate, decay = Estimate(rate.value, math.inf), Estimate(decay.value, math.inf)
     return Behaviour(
         one.word, one, score < LOW_FITS, score, rate, (), decay, kind, _known(one), 0.0, decay_lost, ("low",)
     )
@@ -103,5 +107,5 @@ def _along(x: Tensor, wanted: Tensor) -> float:
     return float((x * wanted).sum()) / size if size else 1.0
 
 
-def _known(one: Candidate) -> dict[str, Value]:
-    return {name: Value(value, math.inf) for name, value in one.named.items()}
+def _known(one: Candidate) -> dict[str, Estimate]:
+    return {name: Estimate(value, math.inf) for name, value in one.named.items()}

@@ -13,7 +13,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from equipoise.auditing.behaviour import Behaviour, Value
+from equipoise.auditing.behaviour import Behaviour, Estimate
 from equipoise.auditing.record import Track
 from equipoise.auditing.said import does_text, said_text
 from equipoise.finding import Finding
@@ -100,7 +100,7 @@ def folded(found: Sequence[tuple[Track, Behaviour, tuple[str, ...]]]) -> list[Ro
 
 
 def _round(did: Behaviour) -> tuple[str, ...]:
-    def short(v: Value, digits: int = 2) -> str:
+    def short(v: Estimate, digits: int = 2) -> str:
         if not math.isfinite(v.value) or abs(v.value) < 1e-9:
             return ""
         return f"{v.value:.{digits}g}"

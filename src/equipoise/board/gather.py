@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from equipoise.board.pages.forward_view import ForwardData, read_forward
 from equipoise.board.predict import predicted
-from equipoise.board.words import worst_first
+from equipoise.board.words import by_severity
 from equipoise.finding import Finding
 from equipoise.monitor.diagnose.events import WENT_FIRST, Event
 from equipoise.monitor.runs.directory import spelled
@@ -207,7 +207,7 @@ def gather(run: Run, name: str | None = None, *, numbers: int = NUMBERS, quick: 
     logged = _logged(run, final, start)
     seconds = max((float(c.time[-1]) for c in (layers, logged) if len(c)), default=0.0)
     memory = Remembered(run)
-    findings = worst_first(run.findings if quick else run.diagnose())
+    findings = by_severity(run.findings if quick else run.diagnose())
     schedule, peaks = _schedule(memory, layers, logged)
     return RunData(
         name=spelled(name or run.path.resolve().name),

@@ -61,7 +61,7 @@ def tally(findings: Sequence[Finding]) -> str:
     return f"Found: {', '.join(parts)}."
 
 
-def worst_first(findings: Sequence[Finding]) -> list[Finding]:
+def by_severity(findings: Sequence[Finding]) -> list[Finding]:
     """Each finding once, the worst first."""
     known = {(f.code, f.where, f.evidence): f for f in findings}
     order = {s: i for i, s in enumerate(SEVERITIES)}

@@ -9,10 +9,10 @@ from typing import Any
 import typer
 
 
-def count(low: int = 1) -> Callable[[str | int], int]:
+def integer(low: int = 1) -> Callable[[str | int], int]:
     """The parser of a flag that takes a whole number of at least `low`, written as 124000000, 124_000_000 or 124e6.
 
-    >>> count()("124e6"), count()("12345678901234567891")
+    >>> integer()("124e6"), integer()("12345678901234567891")
     (124000000, 12345678901234567891)
     """
 

@@ -8,14 +8,14 @@ from typing import Annotated
 import typer
 
 from equipoise.cli._out import print_json, print_rich, size
-from equipoise.cli._read import count
+from equipoise.cli._read import integer
 
 
 def audit(
     script: Annotated[Path, typer.Argument(help="A Python script that trains.")],
     args: Annotated[list[str] | None, typer.Argument(help="The script's own arguments, after --.")] = None,
     steps: Annotated[
-        int, typer.Option(parser=count(), metavar="COUNT", help="Steps to record, after the script's first two.")
+        int, typer.Option(parser=integer(), metavar="COUNT", help="Steps to record, after the script's first two.")
     ] = 20,
     fail_on: Annotated[
         str | None, typer.Option(help="Exit with code 1 if a finding is as severe: error, warning or info.")

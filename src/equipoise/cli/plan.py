@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from equipoise.cli._out import print_json, print_rich, size
-from equipoise.cli._read import count, read_values, split
+from equipoise.cli._read import integer, read_values, split
 
 RUN = "Run"
 OPTIMIZER = "Optimizer"
@@ -47,7 +47,10 @@ def plan(
     steps: Annotated[
         int | None,
         typer.Option(
-            parser=count(), metavar="COUNT", help="Optimizer steps, for example 20000 or 2e4.", rich_help_panel=RUN
+            parser=integer(),
+            metavar="COUNT",
+            help="Optimizer steps, for example 20000 or 2e4.",
+            rich_help_panel=RUN,
         ),
     ] = None,
     schedule: Annotated[
@@ -66,28 +69,32 @@ def plan(
         ),
     ] = None,
     warmup: Annotated[
-        int, typer.Option(parser=count(low=0), metavar="COUNT", help="Steps of linear warmup.", rich_help_panel=RUN)
+        int,
+        typer.Option(parser=integer(low=0), metavar="COUNT", help="Steps of linear warmup.", rich_help_panel=RUN),
     ] = 0,
     final: Annotated[
         float | None,
         typer.Option(help="Last lr as a share of the peak (0.1 if the schedule has an end).", rich_help_panel=RUN),
     ] = None,
     batch_size: Annotated[
-        int | None, typer.Option(parser=count(), metavar="COUNT", help="Samples per step.", rich_help_panel=RUN)
+        int | None, typer.Option(parser=integer(), metavar="COUNT", help="Samples per step.", rich_help_panel=RUN)
     ] = None,
     dataset_size: Annotated[
         int | None,
         typer.Option(
-            parser=count(), metavar="COUNT", help="Samples in the data, to count epochs.", rich_help_panel=RUN
+            parser=integer(), metavar="COUNT", help="Samples in the data, to count epochs.", rich_help_panel=RUN
         ),
     ] = None,
     tokens_per_sample: Annotated[
-        int | None, typer.Option(parser=count(), metavar="COUNT", help="Tokens per sample.", rich_help_panel=RUN)
+        int | None, typer.Option(parser=integer(), metavar="COUNT", help="Tokens per sample.", rich_help_panel=RUN)
     ] = None,
     parameters: Annotated[
         int | None,
         typer.Option(
-            parser=count(), metavar="COUNT", help="Parameters of the model, for example 124e6.", rich_help_panel=RUN
+            parser=integer(),
+            metavar="COUNT",
+            help="Parameters of the model, for example 124e6.",
+            rich_help_panel=RUN,
         ),
     ] = None,
     shape: Annotated[
@@ -236,13 +243,13 @@ def _label(path: Path, among: list[Path]) -> str:
 def transfer(
     file: Annotated[Path, typer.Argument(help="The tuned setting as a TOML file.")],
     steps: Annotated[
-        int | None, typer.Option(parser=count(), metavar="COUNT", help="New number of steps, for example 8e4.")
+        int | None, typer.Option(parser=integer(), metavar="COUNT", help="New number of steps, for example 8e4.")
     ] = None,
-    batch_size: Annotated[int | None, typer.Option(parser=count(), metavar="COUNT", help="New batch size.")] = None,
+    batch_size: Annotated[int | None, typer.Option(parser=integer(), metavar="COUNT", help="New batch size.")] = None,
     dataset_size: Annotated[
         int | None,
         typer.Option(
-            parser=count(), metavar="COUNT", help="New size of the data; the number of epochs stays the same."
+            parser=integer(), metavar="COUNT", help="New size of the data; the number of epochs stays the same."
         ),
     ] = None,
     width_factor: Annotated[float, typer.Option(help="New width over old width.")] = 1.0,

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from equipoise.cli._out import print_json, say, size
-from equipoise.cli._read import count
+from equipoise.cli._read import integer
 
 
 def report(
@@ -61,7 +61,7 @@ def runs(
         ),
     ] = "",
     top: Annotated[
-        int | None, typer.Option(parser=count(), metavar="COUNT", help="Number of runs to list. Default: all.")
+        int | None, typer.Option(parser=integer(), metavar="COUNT", help="Number of runs to list. Default: all.")
     ] = None,
     json: Annotated[
         bool, typer.Option("--json", help="Print JSON with everything that is known about each run.")
@@ -154,7 +154,7 @@ def watch(
     ] = "worst",
     top: Annotated[
         int | None,
-        typer.Option(parser=count(), metavar="COUNT", help="Number of layers to show. Default: as many as fit."),
+        typer.Option(parser=integer(), metavar="COUNT", help="Number of layers to show. Default: as many as fit."),
     ] = None,
     once: Annotated[bool, typer.Option("--once", help="Print once and exit, as without a terminal.")] = False,
 ) -> None:

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from equipoise.cli._out import print_json, print_rich
-from equipoise.cli._read import count
+from equipoise.cli._read import integer
 
 
 def suggest(
@@ -18,17 +18,18 @@ def suggest(
     ] = None,
     optimizer: Annotated[str | None, typer.Option(help="adamw, lion or muon. Default: adamw, or the file's.")] = None,
     steps: Annotated[
-        int | None, typer.Option(parser=count(), metavar="COUNT", help="Optimizer steps, for example 20000 or 2e4.")
+        int | None,
+        typer.Option(parser=integer(), metavar="COUNT", help="Optimizer steps, for example 20000 or 2e4."),
     ] = None,
-    batch_size: Annotated[int | None, typer.Option(parser=count(), metavar="COUNT", help="Samples per step.")] = None,
+    batch_size: Annotated[int | None, typer.Option(parser=integer(), metavar="COUNT", help="Samples per step.")] = None,
     dataset_size: Annotated[
-        int | None, typer.Option(parser=count(), metavar="COUNT", help="Samples in the data, to count epochs.")
+        int | None, typer.Option(parser=integer(), metavar="COUNT", help="Samples in the data, to count epochs.")
     ] = None,
     tokens_per_sample: Annotated[
-        int | None, typer.Option(parser=count(), metavar="COUNT", help="Tokens per sample, for texts.")
+        int | None, typer.Option(parser=integer(), metavar="COUNT", help="Tokens per sample, for texts.")
     ] = None,
     parameters: Annotated[
-        int | None, typer.Option(parser=count(), metavar="COUNT", help="Parameters of the model, for texts.")
+        int | None, typer.Option(parser=integer(), metavar="COUNT", help="Parameters of the model, for texts.")
     ] = None,
     shape: Annotated[
         list[str] | None, typer.Option(help="Shape of a weight, for example 4096x1024. Can be repeated.")

@@ -8,14 +8,14 @@ from typing import Annotated, Any
 import typer
 
 from equipoise.cli._out import print_json
-from equipoise.cli._read import count
+from equipoise.cli._read import integer
 
 
 def tune(
     script: Annotated[
         Path, typer.Argument(help="A Python file with `train(trial)`, which returns a loss, and `space`.")
     ],
-    trials: Annotated[int, typer.Option(parser=count(), metavar="COUNT", help="Trials of the study in all.")] = 20,  # type: ignore[assignment]
+    trials: Annotated[int, typer.Option(parser=integer(), metavar="COUNT", help="Trials of the study in all.")] = 20,  # type: ignore[assignment]
     store: Annotated[
         str | None, typer.Option(help="The study: NAME.db or NAME.log. Default: the script's name with .db.")
     ] = None,

@@ -336,6 +336,16 @@ class Setting:
         """The share of the weights that each step's decay removes in the long run; may be 1 or more."""
         return self.groups[group].dynamics.decay_share(self.lr(group), self.weight_decay(group))
 
+    def weight_decay_for(self, group: int, shrink: float) -> float:
+        """The weight decay of a group with which lr·wd·T at peak lr is that much; infinite where nothing decays.
+
+        Args:
+            group: which.
+            shrink: how many times over decay alone would shrink the weights by a factor e.
+        """
+        taken = self.dynamics(group).decay_share(float(self.lr(group).max()), 1e-6) * 1e6  # by 1, to first order
+        return shrink / (taken * self.steps) if taken > 0 else math.inf
+
     @property
     def final_share(self) -> float:
         """The last lr as a share of the peak; 0 if lr is always 0."""

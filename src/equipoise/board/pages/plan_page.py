@@ -103,7 +103,7 @@ def title_of(setting: Setting) -> str:
     return f"{NAMES[g.dynamics.optimizer]}, {rates}, {setting.steps:,} steps, {setting.schedule_words}{kind}"
 
 
-def row_of(plan: Plan) -> dict[str, Any]:
+def plan_in_words(plan: Plan) -> dict[str, Any]:
     """What the page says in words of one setting."""
     g = plan.setting.groups[plan.setting.main_group]
     return {
@@ -128,7 +128,7 @@ def rows_data(plans: Sequence[Plan], points: int = POINTS) -> dict[str, Any]:
 def live_sources(knobs: Knobs, pinned: Knobs | None = None) -> dict[str, dict[str, Any]]:
     """The numbers of a live page: the setting, and the one that is pinned beside it."""
     plans = [plan_setting(k.setting()) for k in (knobs, pinned) if k is not None]
-    notes = {"live": True, "rows": [row_of(p) for p in plans], "knobs": asdict(knobs), "spec": spec()}
+    notes = {"live": True, "rows": [plan_in_words(p) for p in plans], "knobs": asdict(knobs), "spec": spec()}
     notes["pinned"] = None if pinned is None else asdict(pinned)
     finetune = notes["finetune"] = knobs.start == "trained"
     notes["left"] = DISTANCE if finetune else CURVES["left"]
@@ -161,7 +161,7 @@ def grid_sources(plan: Plan) -> dict[str, dict[str, Any]]:
         kept["warmup"] = f"{plan.setting.warmup:,}"
     notes = {
         "live": False,
-        "rows": [row_of(p) for p in plans],
+        "rows": [plan_in_words(p) for p in plans],
         "knobs": {"lr": g.lr, "weight_decay": g.weight_decay},
         "grid": {"lr": lrs, "weight_decay": decays},
         "kept": kept,

@@ -130,7 +130,7 @@ def check_high_decay(plan: Plan) -> Iterator[Finding]:
         return
     if epochs is not None and epochs > ONCE:
         return
-    decay = decay_for(plan, SHRINK_ONCE)
+    decay = _decay_at(plan, SHRINK_ONCE)
     if decay >= s.groups[i].weight_decay:
         return
     said = f"lower weight_decay to {decay:g}, with which lr·wd·T is {SHRINK_ONCE:g}"
@@ -157,7 +157,7 @@ def check_low_decay(plan: Plan) -> Iterator[Finding]:
     epochs = _epochs(plan)
     if epochs is None or epochs < REPEATED or not s.lr(i).any() or _shrink(plan) >= 1 or _drawn(plan):
         return
-    decay = decay_for(plan, SHRINK_REPEATED)
+    decay = _decay_at(plan, SHRINK_REPEATED)
     if (
         not math.isfinite(decay)
         or decay <= s.groups[i].weight_decay
@@ -237,11 +237,9 @@ def nearest_round(value: float) -> float:
     return min(tries, key=lambda x: abs(math.log(x / value)))
 
 
-def decay_for(plan: Plan, shrink: float) -> float:
-    """The weight decay of the main group with which lr·wd·T is that much, to three digits."""
-    s, i = plan.setting, plan.setting.main_group
-    taken = s.dynamics(i).decay_share(float(s.lr(i).max()), 1e-6) * 1e6  # by a weight decay of 1, to first order
-    return float(f"{shrink / (taken * s.steps):.3g}") if taken > 0 else math.inf
+def _decay_at(plan: Plan, shrink: float) -> float:
+    """The weight decay of the main group, to three digits."""
+    return float(f"{plan.setting.weight_decay_for(plan.setting.main_group, shrink):.3g}")
 
 
 @functools.cache

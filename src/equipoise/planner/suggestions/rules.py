@@ -111,11 +111,10 @@ def why_betas(s: Setting) -> tuple[str, str]:
     return "what the workloads have for texts" if text else "the optimizer's usual ones; not chosen", ""
 
 
-def decay_of(s: Setting, group: int, lr: float, shrink: float) -> float:
+def weight_decay_of(s: Setting, group: int, lr: float, shrink: float) -> float:
     """The weight decay of a group with which lr·wd·T is that much, to two digits."""
     at = replace(s, groups=tuple(replace(g, lr=lr) for g in s.groups))
-    taken = at.dynamics(group).decay_share(lr * float(s.schedule.values(s.steps).max()), 1e-6) * 1e6
-    return float(f"{shrink / (taken * s.steps):.2g}")
+    return float(f"{at.weight_decay_for(group, shrink):.2g}")
 
 
 def shrink_of(s: Setting) -> tuple[float, tuple[str, str]]:

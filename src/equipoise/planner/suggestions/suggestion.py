@@ -30,10 +30,10 @@ from equipoise.planner.suggestions.rules import (
     SCHEDULE,
     SCHEDULE_FINETUNED,
     WARMUP,
-    decay_of,
     lr_of,
     shrink_of,
     undecayed,
+    weight_decay_of,
     why_betas,
     why_lr,
     why_schedule,
@@ -99,7 +99,7 @@ class Suggestion:
     @property
     def regret(self) -> str:
         """What such a setting cost on the workloads, in a sentence."""
-        return evidence()
+        return regret_of_suggestions()
 
     @property
     def code(self) -> str:
@@ -263,7 +263,7 @@ def allowed(optimizer: str, *, pilot: bool = False) -> str:
 
 
 @functools.cache
-def evidence() -> str:
+def regret_of_suggestions() -> str:
     """What suggested settings cost on the workloads, in a sentence for each half; empty where nobody has looked."""
     return "; ".join(json.loads(SUGGESTED.read_text(encoding="utf-8"))) if SUGGESTED.is_file() else ""
 
@@ -283,7 +283,7 @@ def _suggest(base: Setting, chosen: str, *, groups: bool) -> Suggestion:
     for i, g in enumerate(base.groups):
         lr = lrs[g.dynamics.optimizer] or lrs[name]
         assert lr is not None
-        decay = 0.0 if not g.weight_decay or not shrink else decay_of(base, i, lr, shrink)
+        decay = 0.0 if not g.weight_decay or not shrink else weight_decay_of(base, i, lr, shrink)
         found.append(with_betas(base, g.vary(lr=lr, weight_decay=decay)))
     setting = replace(base, groups=tuple(found))
     of_main = setting.groups[main]
