@@ -29,10 +29,10 @@ class ScheduleSteps(NamedTuple):
     taken: int
 
 
-def few(names: Sequence[str], most: int = 3) -> str:
-    """Some names and how many more."""
-    shown = ", ".join(names[:most])
-    return shown if len(names) <= most else f"{len(names)} tensors: {shown}, …"
+def few(names: Sequence[str]) -> str:
+    """Up to three names, and how many there are."""
+    shown = ", ".join(names[:3])
+    return shown if len(names) <= 3 else f"{len(names)} tensors: {shown}, …"
 
 
 def structural(

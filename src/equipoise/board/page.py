@@ -69,16 +69,13 @@ def shell() -> Template:
     return templates().get_template("page.html")
 
 
-def context(
-    sections: Sequence[Section], figures: str, *, live: bool = False, home: bool = False, **more: Any
-) -> dict[str, Any]:
+def context(sections: Sequence[Section], figures: str, *, live: bool = False, **more: Any) -> dict[str, Any]:
     """What the template takes.
 
     Args:
         sections: the parts of the page.
         figures: their models as JSON.
-        live: whether a server keeps it up to date.
-        home: whether there is a list of runs to go back to.
+        live: whether a server keeps it up to date, which also has a list of runs to go back to.
         **more: what Bokeh gives where it serves the page.
     """
     return more | {
@@ -88,7 +85,6 @@ def context(
         "scripts": scripts(*SCRIPTS),
         "policy": POLICY,
         "live": live,
-        "home": home,
         "version": __version__,
     }
 
@@ -103,14 +99,14 @@ def scripts(*names: str) -> list[str]:
     return [(STATIC / f"{name}.js").read_text(encoding="utf-8") for name in names]
 
 
-def fill(document: Document, title: str, sections: Sequence[Section], *, home: bool = True) -> None:
+def fill(document: Document, title: str, sections: Sequence[Section]) -> None:
     """Make a document of sections, for a server: it keeps what changes, and figures are the browser's alone."""
     for source in _sources(sections):
         document.add_root(source)
     document.title = title
     document.template = shell()
     blank = blank_figures(tuple((s.draw, s.key, s.shape) for s in sections if s.draw is not None))
-    document.template_variables.update(context(sections, blank, live=True, home=home))
+    document.template_variables.update(context(sections, blank, live=True))
 
 
 def html(title: str, sections: Sequence[Section]) -> str:

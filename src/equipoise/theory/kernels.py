@@ -58,12 +58,12 @@ class Filter:
         cross = self.B * (self.A + self.p * self.B / (1 - self.p**2)) / self.power
         return np.concatenate([[1.0], cross * self.p ** np.arange(lags - 1)])
 
-    def lags(self, kept: float = 1.0, tiny: float = 1e-15) -> int:
+    def lags(self, kept: float = 1.0) -> int:
         """How many lags matter when the weights keep a share `kept` of the past each step."""
         rate = self.p * kept
         if rate <= 0 or self.B == 0:
             return 2
-        count = 2 + math.ceil(math.log(tiny) / math.log(rate))
+        count = 2 + math.ceil(math.log(1e-15) / math.log(rate))
         if count > 20_000_000:
             raise ValueError(
                 f"averaging factor = {self.p!r}: must be ≤ 0.999998, or sums over its memory take too long"

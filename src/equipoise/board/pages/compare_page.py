@@ -25,16 +25,15 @@ MOST = 12
 CARRIED = ("layers", "axis", "settings", "logged")
 
 
-def compare_section(runs: Sequence[RunData], key: str = "compare", *, beside: Sequence[str] = ()) -> Section:
+def compare_section(runs: Sequence[RunData], *, beside: Sequence[str] = ()) -> Section:
     """The section of a page.
 
     Args:
         runs: what was read of each run.
-        key: of the section.
         beside: keys of the runs' own sections, where they are on the same page: their numbers are used then.
     """
     sources, names = compare_sources(runs, beside), [r.name for r in runs]
-    return Section("compare", key, "Compare", sources, compare_figures, (len(runs),), {"names": names})
+    return Section("compare", "compare", "Compare", sources, compare_figures, (len(runs),), {"names": names})
 
 
 def compare_figures(key: str, runs: int) -> dict[str, Any]:

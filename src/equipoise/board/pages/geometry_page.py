@@ -79,17 +79,18 @@ def geometry_sources(found: dict[str, Any]) -> dict[str, dict[str, Any]]:
     return {"notes": {"json": [as_json(notes)]}, "triangles": names | found.get("values", {})}
 
 
-def geometry_section(found: Mapping[str, dict[str, Any]], key: str = "geometry") -> Section:
+def geometry_section(found: Mapping[str, dict[str, Any]]) -> Section:
     """The section of a page.
 
     Args:
         found: what `triangles` gave, by the names of runs.
-        key: of the section.
     """
     sources: dict[str, dict[str, Any]] = {}
     for i, mine in enumerate(found.values()):
         sources |= {f"{name}{i or ''}": columns for name, columns in geometry_sources(mine).items()}
-    return Section("geometry", key, "Geometry of a step", sources, geometry_figures, context={"names": list(found)})
+    return Section(
+        "geometry", "geometry", "Geometry of a step", sources, geometry_figures, context={"names": list(found)}
+    )
 
 
 def geometry_figures(key: str) -> dict[str, Any]:

@@ -8,13 +8,16 @@ import numpy as np
 
 from equipoise.board.gather import RunData
 
+POINTS = 400
+"""Steps that are drawn, at most."""
 
-def memory_data(data: RunData, points: int = 400) -> dict[str, Any]:
+
+def memory_data(data: RunData) -> dict[str, Any]:
     """Contribution of each step that was taken, over that of equal shares."""
     found = data.remembered
     if found is None:
         return {"step": [], "share": []}
     steps = len(found.weights)
-    picks = np.unique(np.linspace(0, steps - 1, min(points, steps)).round().astype(int))
+    picks = np.unique(np.linspace(0, steps - 1, min(POINTS, steps)).round().astype(int))
     at = data.coverage.start + picks + 1
     return {"step": at.astype(np.float64), "share": (found.share[picks] * steps).astype(np.float64)}

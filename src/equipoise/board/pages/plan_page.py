@@ -208,20 +208,16 @@ def spec() -> list[dict[str, Any]]:
     return [s | {"start": getattr(start, s["name"])} for s in found]
 
 
-def plan_section(
-    sources: dict[str, dict[str, Any]], key: str = "plan", label: str = "Plan", *, finetune: bool = False
-) -> Section:
+def plan_section(sources: dict[str, dict[str, Any]], *, finetune: bool = False) -> Section:
     """The section of a page.
 
     Args:
         sources: what `live_sources` or `grid_sources` gave.
-        key: of the section.
-        label: what its tab says.
         finetune: whether the plan is of fine-tuning.
     """
     curves = CURVES | ({"left": DISTANCE} if finetune else {})
     control: dict[str, Any] = {"json": [""]}  # what a live page asks for
-    return Section("plan", key, label, {**sources, "control": control}, plan_figures, context={"curves": curves})
+    return Section("plan", "plan", "Plan", {**sources, "control": control}, plan_figures, context={"curves": curves})
 
 
 def plan_figures(key: str) -> dict[str, Any]:

@@ -211,7 +211,7 @@ def _last(data: RunData, quantity: str) -> np.ndarray:
     return np.asarray(values[:, -1], np.float64)
 
 
-def chosen(data: RunData, most: int = 3) -> list[str]:
+def chosen(data: RunData) -> list[str]:
     """The layers to look at first: those that findings name, then the one that is most off, then a usual one."""
     names = [n for f in data.findings if (n := tensor_of(f, data)) is not None]
     matrices = [i for i, t in enumerate(data.tensors) if len(t.shape) > 1] or list(range(len(data.tensors)))
@@ -221,7 +221,7 @@ def chosen(data: RunData, most: int = 3) -> list[str]:
         off = np.array([np.median(r[np.isfinite(r)]) if np.isfinite(r).any() else 0.0 for r in late])
         order = [data.tensors[matrices[i]].name for i in np.argsort(-off, kind="stable")]
         names += [order[0], order[len(order) // 2], order[-1]]
-    return list(dict.fromkeys(names))[:most]
+    return list(dict.fromkeys(names))[:3]
 
 
 def _clock(data: RunData) -> tuple[Any, Any]:

@@ -78,15 +78,14 @@ class Schedules:
 
     Args:
         run: the run.
-        last: up to this step. Default: the last that was taken.
     """
 
-    def __init__(self, run: Run, last: int | None = None) -> None:
+    def __init__(self, run: Run) -> None:
         self._run = run
         coverage = run.coverage
         self.begin = coverage.start
         """The step before the run's first."""
-        self.last = coverage.taken if last is None else last
+        self.last = coverage.taken
         self.start = max(self.begin, self.last - LONGEST)
         """The step before the first of all arrays."""
         self._known = set(run.columns)
@@ -201,11 +200,10 @@ class Remembered:
 
     Args:
         run: the run.
-        schedules: of the run. Default: to the last step that was taken.
     """
 
-    def __init__(self, run: Run, schedules: Schedules | None = None) -> None:
-        self.schedules = schedules or Schedules(run)
+    def __init__(self, run: Run) -> None:
+        self.schedules = Schedules(run)
         self._groups = recorded(run)
         self._kept = _Kept()
 
