@@ -182,7 +182,7 @@ def test_the_decay_asked_for_has_the_shrink_that_it_names(kind: str) -> None:
 
 
 def test_sgd_counts_what_momentum_makes_of_decay() -> None:
-    asked = paying.decay_for(plan("sgdm", lr=0.1, weight_decay=1e-5, **REPEATED), paying.SHRINK_REPEATED)
+    asked = plan("sgdm", lr=0.1, weight_decay=1e-5, **REPEATED).setting.weight_decay_for(0, paying.SHRINK_REPEATED)
     assert asked == pytest.approx(3 / (0.1 / (1 - 0.9) * 400), rel=0.01)
 
 
