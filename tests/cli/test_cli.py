@@ -8,6 +8,12 @@ from pathlib import Path
 import pytest
 from tests import forked
 
+<<<<<<< HEAD
+=======
+from equipoise.theory import DECAYS
+
+EQUIPOISE = Path(sys.executable).with_name("equipoise")
+>>>>>>> 79f8c3c (Model unwrapping and decay by a timescale stand once; log of the house)
 PLAN = ["plan", "--optimizer", "adamw", "--lr", "1e-3", "--wd", "0.1", "--steps", "1000"]
 
 
@@ -74,8 +80,9 @@ def test_timescale_chooses_the_weight_decay() -> None:
 
 def test_timescale_knows_the_kind_of_decay() -> None:
     common = ["plan", "--lr", "1e-3", "--timescale", "500", "--steps", "3000", "--json"]
-    for more in (["--decay", "independent"], ["--optimizer", "sgd"], ["--optimizer", "Lion"]):
-        assert json.loads(run(*common, *more).stdout)["timescale_steps"] == pytest.approx(500, rel=1e-2)
+    kinds = [["--decay", kind] for kind in DECAYS]
+    for more in (*kinds, ["--optimizer", "sgd"], ["--optimizer", "Lion"], ["--decay", "corrected", "--lr-max", "2e-3"]):
+        assert json.loads(run(*common, *more).stdout)["timescale_steps"] == pytest.approx(500), more
 
 
 def test_schedules_with_options_of_their_own() -> None:

@@ -193,7 +193,8 @@ def _from_flags(
     from equipoise import _check
     from equipoise.planner import Setting
     from equipoise.planner.setting import WITHOUT
-    from equipoise.theory import default_betas
+    from equipoise.theory import Dynamics, default_betas
+    from equipoise.theory.equivalent import decay_for
 
     missing = [flag for flag, value in (("--lr", lr), ("--steps", steps)) if value is None]
     if missing:
@@ -214,8 +215,8 @@ def _from_flags(
             raise ValueError("--timescale chooses the weight decay: leave out --wd")
         time = _check.number("--timescale", timescale, low=1, open_low=True)
         _check.number("lr", lr, low=0, open_low=True)
-        per_step = {"independent": 1.0}.get(rest["decay"], lr)
-        wd = (1 - betas[0] if name == "sgdm" and rest["decay"] == "lr" else 1.0) / (time * per_step)
+        known = Dynamics(name, betas=betas, decay=rest["decay"], lr_max=rest["lr_max"])
+        wd = decay_for(known, lr, 1 / time)
     return Setting.make(
         optimizer=name, lr=lr, weight_decay=wd or 0.0, betas=betas, nesterov=nesterov,
         tensors=tensors_of(shapes, init_rms), schedule_options=dict(_option(o) for o in options), steps=steps, **rest,

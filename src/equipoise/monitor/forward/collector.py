@@ -17,11 +17,12 @@ from torch import Tensor, nn
 from equipoise.finding import Finding
 from equipoise.monitor.attach import own_findings
 from equipoise.monitor.forward.observer import Observer
-from equipoise.monitor.forward.places import inner, is_compiled, places_of
+from equipoise.monitor.forward.places import is_compiled, places_of
 from equipoise.monitor.forward.quantities import ENTROPY, FORWARD, META, QUANTITIES, extremes
 from equipoise.monitor.measure.tensors import names_of
 from equipoise.monitor.store.layout import Column, Layout
 from equipoise.monitor.store.writer import RunWriter
+from equipoise.optim.model.roles import bare
 
 
 class _Passed:
@@ -125,7 +126,7 @@ class ForwardPass:
         observer = Observer(self._places, self._weights)
         try:
             if self._places.compiled or any(map(is_compiled, self._places.names)):
-                with aloof(inner(module)) as copy, observer:
+                with aloof(bare(module)) as copy, observer:
                     copy(*args, **kwargs)
                 self._keep(step, observer)
             else:

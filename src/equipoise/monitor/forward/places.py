@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from equipoise.optim.model.groups import unwrapped
+from equipoise.optim.model.roles import bare
 
 LISTS = (nn.ModuleList, nn.Sequential, nn.ModuleDict)
 EXPERTS = "expert"
@@ -37,17 +38,6 @@ class Places:
     compiled: bool = False
 
 
-def inner(model: nn.Module) -> nn.Module:
-    """The model inside its wrappers: of torch.compile, DDP, and the like."""
-    while True:
-        inside = getattr(model, "_orig_mod", None) or (
-            model.module if isinstance(model, nn.parallel.DistributedDataParallel) else None
-        )
-        if not isinstance(inside, nn.Module):
-            return model
-        model = inside
-
-
 def is_compiled(module: nn.Module) -> bool:
     """Whether calling a module runs compiled code."""
     marked = any(hasattr(x, "_torchdynamo_orig_callable") for x in (module, getattr(module, "forward", None)))
@@ -64,7 +54,7 @@ def places_of(model: nn.Module) -> Places:
     >>> list(places_of(nn.Sequential(layer(), layer(), nn.Linear(4, 2))).blocks.values())
     ['0', '1']
     """
-    root = inner(model)
+    root = bare(model)
     found = Places(compiled=any(is_compiled(m) for m in model.modules()))
     leaves: dict[nn.Module, str] = {}
     for name, module in root.named_modules():
