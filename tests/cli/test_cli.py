@@ -8,12 +8,8 @@ from pathlib import Path
 import pytest
 from tests import forked
 
-<<<<<<< HEAD
-=======
 from equipoise.theory import DECAYS
 
-EQUIPOISE = Path(sys.executable).with_name("equipoise")
->>>>>>> 79f8c3c (Model unwrapping and decay by a timescale stand once; log of the house)
 PLAN = ["plan", "--optimizer", "adamw", "--lr", "1e-3", "--wd", "0.1", "--steps", "1000"]
 
 
