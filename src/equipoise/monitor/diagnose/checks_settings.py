@@ -58,7 +58,7 @@ def check_decay(e: Evidence) -> Iterator[Finding]:
             f"weight_decay is 0 here{_more(bare)}" + (", but other layers decay" if decays else "")
             + ": the norm keeps growing and the effective learning rate falls as 1/√t",
             "a weight decay above 0 on matrices",
-            "check that its group is meant to have no decay" if decays else "normal in short fine-tuning",
+            "check that its group is meant to have no decay" if decays else "normal in a short run, and in fine-tuning",
             "[norm-note] Weight Decay Controls The Effective Learning Rate",
         )  # fmt: skip
     if gains:
