@@ -234,7 +234,7 @@ def gather(run: Run, name: str | None = None, *, numbers: int = NUMBERS, quick: 
 
 
 def _most_off(run: Run, columns: set[Column], known: list[TensorInfo], most: int) -> list[TensorInfo]:
-    """Of more tensors than a page has room for, matrices that rotate least like the median one, at the end."""
+    """The matrices whose rotation at the end is furthest from the median, where a page has no room for all."""
     if len(known) <= most:
         return known
     rotation = {t.name: Column("rotation", t.name) for t in known if len(t.shape) > 1}

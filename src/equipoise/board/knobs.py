@@ -62,7 +62,7 @@ class Knobs:
 
     @staticmethod
     def read(data: Any) -> Knobs:
-        """From what a browser sent: unknown names, types and sizes are refused.
+        """Knobs from what a browser sent: unknown names, types and sizes are refused.
 
         Raises:
             ValueError: naming what is wrong.
@@ -88,7 +88,7 @@ class Knobs:
         return Knobs(**given)
 
     def setting(self) -> Setting:
-        """As a setting, with one square matrix."""
+        """The knobs as a setting, with one square matrix."""
         if self.warmup >= self.steps:
             raise ValueError(f"warmup = {self.warmup:,}: must be less than steps = {self.steps:,}")
         return Setting.make(

@@ -39,7 +39,7 @@ def restarts(
     accuracy: float | None = None,
     margin: bool = False,
 ) -> list[bool]:
-    """After which steps Y is multiplied and R computed anew.
+    """The steps after which Y is multiplied and R computed anew.
 
     Rounding moves the eigenvalues of R by about ε, also below 0 and above the interval that the polynomials are made
     for. Each step on R enlarges the small ones by a²; a fresh R = YYᵀ has forgotten that. So a² may only gather up to a

@@ -126,7 +126,7 @@ def polar_plan(
 
 
 def default_dtype(dtype: torch.dtype, device: str, accuracy: float | None = None) -> torch.dtype:
-    """Of the products, where none is asked for: by the dtype of the matrices and the kind of device alone.
+    """The dtype of the products where none is asked for, by dtype of the matrices and kind of device alone.
 
     >>> default_dtype(torch.float32, "cpu"), default_dtype(torch.bfloat16, "cuda"), default_dtype(torch.float64, "cuda")
     (torch.float32, torch.bfloat16, torch.float64)
@@ -171,7 +171,7 @@ def _ends(
     accuracy: float | None = None,
     margin: bool = False,
 ) -> tuple[bool, ...]:
-    """After which steps x is multiplied: the cheaper plan, or the one that was asked for."""
+    """The steps after which x is multiplied: the cheaper plan, or the one that was asked for."""
     alpha = max(shape) / min(shape)
 
     def cost(ends: list[bool]) -> float:
@@ -185,7 +185,7 @@ def _ends(
 
 
 def _exact(x: Tensor, dtype: torch.dtype | None) -> Tensor:
-    """By the singular value decomposition, in float64 where the kind of device has it."""
+    """The polar factor by singular value decomposition, in float64 where the kind of device has it."""
     if dtype is None:
         dtype = torch.float32 if x.device.type == "mps" else torch.float64
     dtype = torch.promote_types(dtype, torch.float32)  # there is none in bfloat16

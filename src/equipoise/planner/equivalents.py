@@ -41,7 +41,7 @@ class Equivalent:
     rotation: float
 
     def to_dict(self) -> dict[str, Any]:
-        """As plain data for JSON."""
+        """The setting as plain data for JSON."""
         return asdict(self) | {"betas": list(self.betas)}
 
 

@@ -143,7 +143,7 @@ class Plan:
         yield render(self, width=options.max_width)
 
     def _repr_html_(self) -> str:
-        """For notebooks."""
+        """The plan as HTML, for notebooks."""
         import io
 
         from rich.console import Console

@@ -68,7 +68,7 @@ class Verdict:
 
     @property
     def said(self) -> str:
-        """In a line, where it is fine-tuning."""
+        """The verdict in a line, where it is fine-tuning."""
         return (
             f"fine-tuning: {self.why}; pass finetune=False if it is not" if self.why else "fine-tuning: finetune=True"
         )

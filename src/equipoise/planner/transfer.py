@@ -35,7 +35,7 @@ class Transfer:
         return replace(base, groups=(group, *base.groups[1:]))
 
     def to_dict(self) -> dict[str, Any]:
-        """As plain data for JSON."""
+        """The transfer as plain data for JSON."""
         return {
             "schema": "equipoise.transfer/1",
             "old": vars(self.old) | {"betas": list(self.old.betas)},

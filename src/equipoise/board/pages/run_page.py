@@ -195,7 +195,7 @@ def _distance(data: RunData) -> list[list[str]]:
 
 
 def _from_zero(data: RunData) -> list[list[str]]:
-    """To what size the matrices have grown that began at 0."""
+    """How large the matrices that began at 0 have grown."""
     new = [i for i, t in enumerate(data.tensors) if len(t.shape) > 1 and t.info.get("init_norm") == 0]
     sizes = _last(data, "norm")[new] / np.sqrt([float(np.prod(data.tensors[i].shape)) for i in new])
     if not np.isfinite(sizes).any():

@@ -30,7 +30,7 @@ class Check:
 
     @staticmethod
     def between(name: str, measured: float | None, low: float = -math.inf, high: float = math.inf) -> Check:
-        """That a number lies in a range; an open end is not said."""
+        """Check that a number lies in a range; an open end is not mentioned."""
         ends = [f"{low:.4g}" if low > -math.inf else "", f"{high:.4g}" if high < math.inf else ""]
         needs = " to ".join(ends) if all(ends) else f"at least {ends[0]}" if ends[0] else f"at most {ends[1]}"
         known = measured is not None and math.isfinite(measured)
@@ -44,7 +44,7 @@ class Check:
 
     @staticmethod
     def read(fields: Any) -> Check:
-        """From what `dataclasses.asdict` gave."""
+        """A check from what `dataclasses.asdict` gave."""
         made = Check(**fields)
         texts = isinstance(made.name, str) and isinstance(made.needs, str) and isinstance(made.passed, bool)
         if not texts or not isinstance(made.measured, float | int | str | None):

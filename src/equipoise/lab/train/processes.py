@@ -136,7 +136,7 @@ def _work(pipe: Any, place: Path, threads: int, device: str | None) -> None:
 
 
 def _die_with_parent() -> None:
-    """At once: who resumes the sweep must not meet this process in the same directory."""
+    """End with the parent, at once: a resumed sweep must not meet this process in the same directory."""
     parent = mp.parent_process()
     if parent is not None:
         wait([parent.sentinel])

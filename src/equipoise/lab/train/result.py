@@ -75,7 +75,7 @@ class Result:
 
 
 def versions() -> dict[str, str]:
-    """Of Python, torch and equipoise."""
+    """The versions of Python, torch and equipoise."""
     import torch
 
     from equipoise._version import __version__

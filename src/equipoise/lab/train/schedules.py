@@ -14,7 +14,7 @@ the run shall count; `first`, the first lr as a share of the trial's; `extra`, f
 
 
 def shapes(trial: Trial) -> tuple[Schedule, Schedule | None]:
-    """Of the learning rate and of the weight decay, as factors on the trial's; None leaves the decay as it is.
+    """The schedules of learning rate and weight decay, as factors on the trial's; None leaves the decay as it is.
 
     The designed ones begin after the trial's warmup. "equal_memory_tied" moves the decay with the learning rate.
     """

@@ -42,7 +42,7 @@ class Range:
 
     @staticmethod
     def read(text: str) -> Range:
-        """From words as "log:1e-3:1"."""
+        """The values that words such as "log:1e-3:1" stand for."""
         kind, *ends = text.split(":")
         try:
             low, high = map(float, ends)

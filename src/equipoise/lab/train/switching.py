@@ -54,7 +54,7 @@ class BothSchedules:
         self._second = Scheduler(optimizer.second, lr=lr, relative=True, last_epoch=optimizer.at - 1)
 
     def step(self) -> None:
-        """After a step of the switch."""
+        """Step the schedules of the two, after a step of the switch."""
         self._steps += 1
         if self._steps <= self._at + self._blend:
             self._first.step()
@@ -62,7 +62,7 @@ class BothSchedules:
             self._second.step()
 
     def state_dict(self) -> dict[str, Any]:
-        """Of both, and the step."""
+        """The states of both, and the step."""
         return {"first": self._first.state_dict(), "second": self._second.state_dict(), "steps": self._steps}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:

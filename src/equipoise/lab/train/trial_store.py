@@ -119,7 +119,7 @@ def keep_trials(name: str, file: Path, folder: Path = STORED) -> None:
 
 
 def config(trial: Trial) -> dict[str, Any]:
-    """What of a trial is not the default, options by their paths; of a long value its hash.
+    """What differs from the default in a trial: options by their paths, long values by their hashes.
 
     >>> config(Trial(lr=0.1, model_options={"width": 8}))
     {'lr': 0.1, 'model_options.width': 8}

@@ -162,12 +162,12 @@ class Cost:
 
     @property
     def percent(self) -> float:
-        """As it was trained, or else interpolated."""
+        """The loss above the best in percent: trained, or else interpolated."""
         return self.between if self.trained is None else self.trained
 
 
 def costs(every: Mapping[str, Outcomes]) -> list[Cost]:
-    """Of every workload, and every way to choose there."""
+    """The costs on every workload, for every way to choose there."""
     found = []
     for name, workload in WORKLOADS.items():
         known = every[name]

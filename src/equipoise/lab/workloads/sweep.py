@@ -147,7 +147,7 @@ def further(value: float, *, up: bool) -> float:
 
 
 def _best_of(known: Outcomes, trials: Iterable[Trial]) -> Trial | None:
-    """By the first seed alone, so that it stays the same when others come."""
+    """The best by the first seed alone, so that it stays the same when others come."""
     ranked = sorted((known[t.key].validation, t.key) for t in trials if t.key in known)
     return known[ranked[0][1]].trial if ranked and math.isfinite(ranked[0][0]) else None
 

@@ -130,7 +130,7 @@ class Comparer:
         self._done: dict[Any, tuple[float, Predicted]] = {}
 
     def compare(self, tensor: str, *, neuron: int | None = None, points: int | None = POINTS) -> Comparison:
-        """As the function `compare`."""
+        """Lay a tensor or neuron over its forecast, as the function `compare` does."""
         self._check(tensor, neuron)
         case = self.cases([tensor], points, neuron=neuron).get(tensor)
         if case is None:

@@ -71,7 +71,7 @@ class Directory:
         raise missing
 
     def place(self, name: str) -> Path:
-        """Where something lies that has this name in lists."""
+        """The path of what has this name in lists."""
         plain = self.root / name
         return plain if plain.exists() else self.root / unspelled(name)
 

@@ -71,7 +71,7 @@ def _chunks(
 def _some(
     run: Run, segment: Segment, start: int, end: int, most: int, db: sqlite3.Connection
 ) -> tuple[list[int], list[float], list[NDArray[Any]], int | None]:
-    """At most so many rows, and the step at which the next ones begin."""
+    """A limited number of rows, and the step at which the next ones begin."""
     steps, times, rows = [], [], []
     for step, time, row in reading.raw_rows(run._archive, db, segment, start, end):
         if len(rows) == most:

@@ -32,7 +32,7 @@ class TensorBoard:
 
     @classmethod
     def of(cls, place: Place) -> Self:
-        """In the run's directory."""
+        """A sink in the run's directory."""
         return cls(place.path / "tensorboard", purge_step=place.step + 1 if place.memory else None)
 
     @property

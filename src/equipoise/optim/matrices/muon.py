@@ -72,7 +72,7 @@ class MuonFamily(RuleOptimizer):
         super().add_param_group(group)
 
     def check_options(self, group: GroupOptions) -> None:
-        """Also those of Muon."""
+        """Check the options, those of Muon included."""
         super().check_options(group)
         _check_muon(group)
 

@@ -126,7 +126,7 @@ STEEPEST = {"accuracy": 1e-2}
 
 
 def _options(x: Tensor, group: GroupOptions) -> dict[str, Any]:
-    """Of `geometry.polar` for a matrix: the group's, or the exact factor in float64 and else the iteration."""
+    """Options of `geometry.polar` for a matrix: the group's, or the exact factor in float64 and else the iteration."""
     return group["polar"] or ({"method": "svd"} if x.dtype == torch.float64 else STEEPEST)
 
 
@@ -159,5 +159,5 @@ def _seen(x: Tensor, group: GroupOptions, what: Callable[[Norm, Tensor], Any]) -
 
 
 def norm_dims(norm: Norm) -> int:
-    """Of how many dimensions a norm is: 1 for vectors, 2 for matrices."""
+    """How many dimensions a norm takes: 1 for vectors, 2 for matrices."""
     return int(getattr(norm, "dims", 2))

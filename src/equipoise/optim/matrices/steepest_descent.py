@@ -122,7 +122,7 @@ class SteepestDescent(RuleOptimizer):
             group["lr"] = torch.as_tensor(group["lr"], dtype=kinds[0] if kinds else torch.float32)
 
     def check_options(self, group: GroupOptions) -> None:
-        """Also those of this descent."""
+        """Check the options, norm and layer scale included."""
         super().check_options(group)
         _check_norm(group["norm"])
         _check.number("layer_scale", group["layer_scale"], low=0, open_low=True)

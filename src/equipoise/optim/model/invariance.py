@@ -178,7 +178,7 @@ def _judge(work: Probes, name: str) -> TensorInvariance:
 
 
 def _refuted(work: Probes, found: Mapping[str, TensorInvariance]) -> list[str]:
-    """Those that change the loss when they are really scaled, by more than their residuals allow."""
+    """Parameters that change the loss when they are really scaled, by more than their residuals allow."""
 
     def holds(names: Iterable[str]) -> bool:
         scaled: dict[str, int] = {}

@@ -269,7 +269,7 @@ def _epochs(plan: Plan) -> float | None:
 
 
 def _norm_at_end(plan: Plan) -> float | None:
-    """Of the median layer, over its initial norm."""
+    """The norm of the median layer at the end, over its initial norm."""
     found = [
         t.forecast.norm[-1] / t.forecast.init_norm
         for t in plan.tensors

@@ -25,7 +25,7 @@ def data_folder() -> Path:
 
 
 def places(name: str, to: Path | None = None) -> list[Path]:
-    """Where data of a name is looked for, in this order.
+    """The places where a dataset is looked for, in this order.
 
     Args:
         name: of the data, as "cifar-10".

@@ -120,7 +120,7 @@ class BetaSweep(Rotates):
         return seeds(found, size.seeds)
 
     def measure(self, result: Result, run: Run) -> dict[str, Any]:
-        """Of a walk where it settles; of a network its rotation, and what is reached without one."""
+        """Where a walk settles; the rotation of a network, and the loss that is reached without one."""
         if adam_walks.is_walk(result.trial):
             return {"walk": adam_walks.measure(run, result.trial)}
         return super().measure(result, run)
@@ -219,7 +219,7 @@ def _metric(task: str) -> str:
 
 
 def _rotation(trial: Trial) -> float:
-    """Of hidden layers once settled, by theory."""
+    """The rotation of settled hidden layers, by theory."""
     beta1, beta2 = trial.optimizer_options["betas"]
     own = {"lr": trial.lr, "weight_decay": trial.weight_decay} | trial.optimizer_options.get("roles", {}).get(
         "matrix", {}
@@ -245,7 +245,7 @@ def _spread(groups: Sequence[Sequence[Done]]) -> dict[int, float]:
 
 
 def _wider(groups: Sequence[Sequence[Done]], others: Sequence[Sequence[Done]]) -> Stat:
-    """Spread over settings of the one less that of the other, by seed."""
+    """The difference of two spreads over settings, by seed."""
     first, other = _spread(groups), _spread(others)
     return Stat.of([first[s] - other[s] for s in sorted(first.keys() & other.keys())])
 

@@ -112,7 +112,7 @@ class NestedAdam(Experiment):
         return seeds(found, size.seeds)
 
     def measure(self, result: Result, run: Run) -> dict[str, Any]:
-        """Of a walk where it settles; of a network its first updates, and what is reached without one."""
+        """Where a walk settles; the first updates of a network, and the loss that is reached without one."""
         if adam_walks.is_walk(result.trial):
             return {"walk": adam_walks.measure(run, result.trial)}
         series = [run.series("update", name) for name in hidden(run)]

@@ -50,7 +50,7 @@ class LinearRegression(Convex):
 
     @staticmethod
     def losses(X: Tensor, Y: Tensor) -> tuple[float, float]:
-        """Of W = 0, and of (XᵀX)⁻¹XᵀY."""
+        """The losses of W = 0 and of (XᵀX)⁻¹XᵀY."""
         import torch
 
         Y = Y.double()

@@ -56,7 +56,7 @@ class LogisticRegression(Convex):
 
     @staticmethod
     def losses(X: Tensor, Y: Tensor) -> tuple[float, float]:
-        """Of W = 0, and the least that L-BFGS finds."""
+        """The loss of W = 0, and the least that L-BFGS finds."""
         import torch
         from torch.nn import functional
 

@@ -51,7 +51,7 @@ class Problem(NamedTuple):
 
 @dataclass(frozen=True)
 class Size:
-    """Of a preset.
+    """The size of a preset.
 
     Attributes:
         samples: N.
@@ -242,7 +242,7 @@ class Convex(Experiment):
         return found
 
     def floors(self, done: Sequence[Done]) -> list[Claim]:
-        """Of constant learning rates."""
+        """The claims about constant learning rates."""
         found: list[Claim] = []
         for (name,), members in by_setting(done, ["optimizer"]).items():
             mean: dict[tuple[int, float], float] = {}

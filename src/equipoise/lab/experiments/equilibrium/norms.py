@@ -226,7 +226,7 @@ class _Case:
 
     @property
     def slope(self) -> float:
-        """Of log effective lr over log t, late: −½ without decay, 0 with it."""
+        """The late slope of log effective lr over log t: −½ without decay, 0 with it."""
         return float(np.polyfit(np.log(self.steps[self.moving]), np.log(self.effective[self.moving]), 1)[0])
 
     def _forecast(self) -> Forecast:

@@ -231,7 +231,7 @@ class _Seen:
 
     @property
     def slope(self) -> float:
-        """Of log rotation over log lr, late, where lr falls."""
+        """The slope of log rotation over log lr late in the run, where lr falls."""
         late = self.steps > LATE * self.steps[-1]
         x = np.log(self.lrs[late])
         return float(np.mean([np.polyfit(x, np.log(v[late]), 1)[0] for v in self.rotations.values()]))

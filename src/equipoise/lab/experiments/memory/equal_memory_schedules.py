@@ -154,7 +154,7 @@ def _row(task: str, name: str, own: Sequence[Done]) -> dict[str, Any]:
 
 
 def _collapse(task: str, done: Sequence[Done], lr: float) -> Claim:
-    """At one lr for both: norms are by lr in the first place."""
+    """The claim about collapsing norms, at one lr for both, as norms depend on lr first of all."""
     own = {key[0]: v for key, v in by_setting([d for d in done if d.trial.lr == lr], ["schedule"]).items()}
     first, second = (own.get(SCHEDULES[name]["schedule"], []) for name in EQUAL)
     larger = by_seed(second, first, lambda a, b: a.measured["norm"] / b.measured["norm"])

@@ -60,7 +60,7 @@ class Recall:
         return thirds(self.gain)
 
     def correlation(self, values: Array) -> float:
-        """Of recall with these values, over windows."""
+        """The correlation of recall with these values, over windows."""
         return float(np.corrcoef(self.gain, values)[0, 1])
 
     def explained(self, values: Array) -> float:

@@ -47,7 +47,7 @@ def _baseline(data: str, options: str) -> dict[str, Any]:
 
 
 def learnt(*arms: Sequence[Done]) -> Check:
-    """That the better of some settings has a lower test loss than a model that needs no training."""
+    """Check that the better of some settings has a lower test loss than a model that needs no training."""
     found = [d for arm in arms for d in finished(arm)]
     known = next((d.measured["baseline"] for d in found if d.measured.get("baseline")), None)
     losses = [stat(finished(arm), "test_loss").mean for arm in arms if finished(arm)]
@@ -58,7 +58,7 @@ def learnt(*arms: Sequence[Done]) -> Check:
 
 
 def inside(chosen: Sequence[Done], sweep: Mapping[Setting, Sequence[Done]], of: str) -> Check:
-    """That the chosen learning rate is not at an end of those that were tried."""
+    """Check that the chosen learning rate is not at an end of those that were tried."""
     lrs = sorted({members[0].trial.lr for members in sweep.values() if members})
     lr = chosen[0].trial.lr if chosen else math.nan
     ends = f"{lrs[0]:g} and {lrs[-1]:g}" if lrs else "none"
@@ -67,12 +67,12 @@ def inside(chosen: Sequence[Done], sweep: Mapping[Setting, Sequence[Done]], of: 
 
 
 def as_many(reference: int, other: int, *, of: str) -> Check:
-    """That the reference was given as many settings to choose from."""
+    """Check that the reference was given as many settings to choose from."""
     return Check.between(f"settings that {of} could choose from", float(reference), low=float(other))
 
 
 def on_validation(done: Sequence[Done], metric: str) -> Check:
-    """That settings were chosen by another part of the data than they are reported on."""
+    """Check that settings were chosen by another part of the data than they are reported on."""
     by = chosen_by(done, metric)
     return Check("chosen on the validation part", "validation", by.replace("_", " "), by != metric)
 
@@ -96,13 +96,13 @@ def fair(
 
 
 def rotates(done: Sequence[Done], name: str = "late rotation over theory's") -> Check:
-    """That hidden layers turned as their lr and decay ask for: where gradients have vanished, nothing is settled."""
+    """Check that hidden layers turned as lr and decay ask: where gradients have vanished, nothing is settled."""
     over = [Turning.of(d).over_theory(d.trial) for d in finished(done) if "turning" in d.measured]
     return Check.between(name, float(np.mean(over)) if over else None, *ROTATES)
 
 
 def relaxed(trial: Trial, share: float, *, momentum: float = 0.0) -> Check:
-    """That initial norms are forgotten by the time that is read, at a constant lr.
+    """Check that initial norms are forgotten by the time that is read, at a constant lr.
 
     ‖w‖² relaxes by exp(−2ηλ) a step, and ‖w‖⁴ by exp(−4ηλ/(1−α)) under SGDM, whose steps grow as norms fall.
 

@@ -26,7 +26,7 @@ def is_noisy(trial: Trial) -> bool:
 
 
 def not_by_heart(done: Sequence[Done]) -> Check:
-    """That the loss of training is not far below that of the test."""
+    """Check that the training loss is not far below the test loss."""
     own = finished(done)
     ratio = stat(own, "train_loss").mean / stat(own, "test_loss").mean if own else None
     return Check.between("training loss over test loss", ratio, low=0.5)

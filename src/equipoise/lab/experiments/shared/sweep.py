@@ -115,7 +115,7 @@ def cost(done: Done) -> float:
 
 
 def worse(a: Sequence[Done], b: Sequence[Done]) -> Stat:
-    """By which share a is worse than b, by seed."""
+    """How much worse a is than b, as a share, by seed."""
     return by_seed(a, b, lambda x, y: cost(x) - cost(y))
 
 
@@ -145,7 +145,7 @@ class Turning:
 
     @staticmethod
     def measure(run: Run) -> dict[str, Any]:
-        """What of a run is needed."""
+        """What the analysis needs of a run."""
         names = hidden(run)
         series = {name: run.series("rotation", name) for name in names}
         steps = series[names[0]].steps.astype(np.float64)
