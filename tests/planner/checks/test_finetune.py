@@ -315,3 +315,12 @@ def test_toml_and_flags(tmp_path: Path) -> None:
     assert "equilibrium" not in said.stdout
     assert "equilibrium" in CliRunner().invoke(app, [*flags, "--no-finetune"]).stdout
     assert plan_setting(Setting.make(**TUNED)).setting.finetune is None
+
+
+def test_a_plan_that_is_not_told_of_pretrained_weights_says_what_that_would_add() -> None:
+    run: dict[str, Any] = {"optimizer": "adamw", "lr": 3e-4, "weight_decay": 0.01, "steps": 400, "schedule": "cosine"}
+    found = {told: {f.code: f.advice for f in eq.plan(**run, finetune=told).findings} for told in (None, False)}
+    assert "finetune=False (--no-finetune) adds advice on lr" in found[None]["init-share"]
+    assert "lr-low" not in found[None]
+    assert found[False]["init-share"] == "nothing to do in a short run"
+    assert "lr-low" in found[False]

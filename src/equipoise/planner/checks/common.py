@@ -9,14 +9,16 @@ if TYPE_CHECKING:
     from equipoise.planner.planning import Plan
 
 
-TUNED = "nothing to do in a short run; if the weights are pretrained, plan with finetune=True"
-"""Advice for a run in which weight decay is too weak to matter."""
-
-
 def group_name(plan: Plan, i: int) -> str:
     """The name of a group in a finding."""
     name = plan.setting.groups[i].name
     return name or ("all parameters" if len(plan.setting.groups) == 1 else f"group {i}")
+
+
+def nothing_to_do(plan: Plan) -> str:
+    """Advice for a run in which weight decay is too weak to matter; it asks for what the plan was not told."""
+    ask = "finetune=False (--no-finetune) adds advice on lr, finetune=True (--finetune) is for pretrained weights"
+    return "nothing to do in a short run" + ("" if plan.setting.finetune is not None else f". Not known: {ask}")
 
 
 def decaying_groups(plan: Plan) -> Iterator[int]:

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from equipoise.finding import Finding
-from equipoise.planner.checks.common import TUNED, decaying_groups, group_name
+from equipoise.planner.checks.common import decaying_groups, group_name, nothing_to_do
 from equipoise.planner.setting import Group
 from equipoise.theory import advice, memory
 
@@ -98,7 +98,7 @@ def check_timescale(plan: Plan) -> Iterator[Finding]:
             wanted = _decay_for(plan, i, 3 / folds)
             tuning = folds < TUNING
             said = (
-                TUNED
+                nothing_to_do(plan)
                 if tuning
                 else f"a weight_decay of about {wanted:.2g} would leave less than 5 % of the initial weights. The loss "
                 "fell by that on texts seen 15 times, and rose on most data seen once"

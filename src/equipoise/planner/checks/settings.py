@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from equipoise.finding import Finding
-from equipoise.planner.checks.common import TUNED, group_name
+from equipoise.planner.checks.common import group_name, nothing_to_do
 from equipoise.theory import bias_factor, first_step
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ def check_no_decay(plan: Plan) -> Iterator[Finding]:
                 "a weight decay above 0 on matrices",
                 f"a weight_decay of about {wanted:.2g} would forget 95 % of the initial weights"
                 if wanted <= MOST_DECAY
-                else TUNED,
+                else nothing_to_do(plan),
                 "[norm-note] Weight Decay Controls The Effective Learning Rate",
             )
 
