@@ -38,8 +38,6 @@ class _Size:
     lrs: tuple[float, ...]
     decays: tuple[float, ...]
     l2s: tuple[float, ...]
-    follow: tuple[float, float]
-    l2: float
     seeds: int
 
 
@@ -49,23 +47,21 @@ _DIGITS = Trial(
 )  # fmt: skip
 
 SIZES = {
-    "smoke": _Size(_DIGITS.vary({"steps": 20, "model_options.width": 16}), (1e-2,), (0.3, 3.0), (1e-3, 1e-2),
-                   (1e-2, 0.3), 1e-2, 1),
-    "small": _Size(_DIGITS, (1e-3, 3e-3, 1e-2), (0.3, 3.0, 10.0), (1e-3, 1e-2, 1e-1), (3e-3, 10.0), 1e-1, 3),
+    "smoke": _Size(_DIGITS.vary({"steps": 20, "model_options.width": 16}), (1e-2,), (0.3, 3.0), (1e-3, 1e-2), 1),
+    "small": _Size(_DIGITS, (1e-3, 3e-3, 1e-2), (0.3, 3.0, 10.0), (1e-3, 1e-2, 1e-1), 3),
     "medium": _Size(
         FASHION_BRIEF.vary({"model_options.depth": 4, "steps": 800, "warmup": 0}), (3e-4, 1e-3, 3e-3, 1e-2, 3e-2),
-        (0.5, 1.5, 5.0), (1e-4, 1e-3, 1e-2), (1e-2, 1.5), 1e-3, 3,
+        (0.5, 1.5, 5.0), (1e-4, 1e-3, 1e-2), 3,
     ),
     "full": _Size(
         Trial(
             data="cifar", data_options={"crop": 4, "flip": True}, model="resnet",
             model_options={"size": "resnet-18"}, batch_size=128, schedule="cosine", steps=78_200,
         ),
-        (7.813e-4, 3.125e-3, 1.25e-2, 5e-2), (8e-3, 2e-2, 8e-2, 0.2), (3.125e-5, 1.25e-4, 5e-4, 2e-3),
-        (1.25e-2, 8e-2), 1.25e-4, 5,
+        (7.813e-4, 3.125e-3, 1.25e-2, 5e-2), (8e-3, 2e-2, 8e-2, 0.2), (3.125e-5, 1.25e-4, 5e-4, 2e-3), 5,
     ),
 }  # fmt: skip
-"""Trial, learning rates, decays of AdamW, L2 of Adam, lr and decay of the variants, L2 in the wrapped one, seeds."""
+"""Trial, learning rates, decays of AdamW, L2 of Adam, seeds."""
 
 
 @final
@@ -85,27 +81,30 @@ class AdamVsAdamW(Rotates):
     }
 
     def trials(self, preset: str) -> list[Trial]:
-        """A grid of lr and weight decay, and the rotational variants."""
+        """A grid of lr and weight decay."""
         size, found = SIZES[preset], []
-        base = watched(size.base, 30, neurons=16)
+        base = _base(size)
         for name in SWEPT:
             grid = product(size.lrs, size.decays if name == "adamw" else size.l2s)
             found += [base.vary({"optimizer": name, "lr": lr, "weight_decay": decay}) for lr, decay in grid]
-        for name in FOLLOW:
-            one = base.vary({"optimizer": name, "lr": size.follow[0], "weight_decay": size.follow[1]})
-            found.append(one.vary({"optimizer_options.l2": size.l2} if name == "rotational_adam_l2" else {}))
         return seeds(found, size.seeds)
+
+    def then(self, preset: str, done: Sequence[Done]) -> list[Trial]:
+        """The rotational variants at AdamW's best lr and weight decay, the wrapped one with Adam's best L2."""
+        chosen, size = _best(done), SIZES[preset]
+        if chosen.keys() != set(SWEPT):
+            return []
+        adamw, l2 = (chosen[name][0].trial for name in SWEPT)
+        base = _base(size).vary({"lr": adamw.lr, "weight_decay": adamw.weight_decay})
+        wrapped = {"optimizer": FOLLOW[1], "optimizer_options.l2": l2.weight_decay}
+        return seeds([base.vary({"optimizer": FOLLOW[0]}), base.vary(wrapped)], size.seeds)
 
     def analyse(self, done: Sequence[Done]) -> Outcome:
         """The best setting of the two, the variants, and how evenly each rotates."""
         settings = by_setting(done, ("optimizer", "lr", "weight_decay"))
-        chosen: dict[str, list[Done]] = {}
-        for name in SWEPT:
-            key = best({k: v for k, v in settings.items() if k[0] == name}, METRIC)
-            if key is not None:
-                chosen[name] = settings[key]
+        chosen = _best(done)
         for name in FOLLOW:
-            members = [d for key, v in settings.items() if key[0] == name for d in v]
+            members = [d for d in done if d.trial.optimizer == name]
             if any(d.result.status == "finished" for d in members):
                 chosen[name] = members
         turning = {name: _turning(members) for name, members in chosen.items()}
@@ -130,6 +129,21 @@ class AdamVsAdamW(Rotates):
                 axis.semilogy(outcome.curves["layers"][name].steps, values, lw=1, label=layer)
             axis.set(title=f"{name}: rotation of layers", xlabel="step", ylabel="radians a step")
         axes[1, 0].legend(fontsize=7)
+
+
+def _base(size: _Size) -> Trial:
+    return watched(size.base, 30, neurons=16)
+
+
+def _best(done: Sequence[Done]) -> dict[str, list[Done]]:
+    """The best setting of each sweep, where there is one."""
+    settings = by_setting(done, ("optimizer", "lr", "weight_decay"))
+    found: dict[str, list[Done]] = {}
+    for name in SWEPT:
+        key = best({k: v for k, v in settings.items() if k[0] == name}, METRIC)
+        if key is not None:
+            found[name] = settings[key]
+    return found
 
 
 def _turning(members: Sequence[Done]) -> dict[int, Turning]:
