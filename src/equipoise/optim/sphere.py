@@ -185,7 +185,7 @@ class CentredMove(RowMove):
     """A move of rows that keep their means where the group says `center`: gradients and directions lose theirs."""
 
     def prepare(self, g: Tensor, w: Tensor, group: GroupOptions) -> Tensor:
-        if not group["center"] or group["reference"] == "paper" or not turns(w, group):
+        if not group["center"] or group.get("reference") == "paper" or not turns(w, group):
             return g
         return centred(as_rows(g, group["granularity"])).reshape(g.shape)
 

@@ -20,7 +20,7 @@ from equipoise.optim.matrices.muon import MuonFamily
 from equipoise.optim.moves import Decay, Move, Piece, decay_of, directions, plain_step, step_numbers, turns, varied
 from equipoise.optim.options import PLAIN_ADAM, DecayKind, GroupOptions, Nonfinite, Params, documented, given
 from equipoise.optim.rows import everywhere, neurons, put, reduced, row_norm, row_sum
-from equipoise.optim.rules import AdamRule, Rule
+from equipoise.optim.rules import AdamRule, Ratio, Rule
 from equipoise.theory import Dynamics
 
 ONE = math.log(math.e - 1)
@@ -55,13 +55,20 @@ class _Apart(Move):
         if not turns(piece.w, group) or not g.numel():
             return g
         state, w = piece.state, neurons(piece.w, group)
-        if self.names[0] not in state:
+        if not self.fit(state, w):
             state.update(self.begin(w, group))
             for name in self.names:
                 state[f"{name}_avg"], state[f"{name}_sq"] = (torch.zeros_like(state[name]) for _ in range(2))
         seen, slopes = self.seen(neurons(g, group), w, state)
         state["slopes"] = [-x if group["maximize"] else x for x in slopes]
         return seen.reshape(g.shape)
+
+    def fit(self, state: dict[str, Any], w: Tensor) -> bool:
+        """Whether a parameter's state has the magnitudes of these rows, with their averages."""
+        sizes = {"row_gain": (w.shape[0], 1), "magnitude": (w.shape[0], 1), "column_gain": (1, w.shape[1])}
+        wanted = {f"{name}{kind}": sizes[name] for name in self.names for kind in ("", "_avg", "_sq")}
+        held = {name: state.get(name) for name in wanted}
+        return all(torch.is_tensor(held[name]) and held[name].shape == size for name, size in wanted.items())
 
     def begin(self, w: Tensor, group: GroupOptions) -> dict[str, Tensor]:
         """The initial state."""
@@ -78,7 +85,8 @@ class _Apart(Move):
     def adam(self, name: str, slope: Tensor, state: dict[str, Any], t: int, group: GroupOptions) -> Tensor:
         """Adam's direction for a magnitude, with the group's betas and eps."""
         averages = (state[f"{name}_avg"], state[f"{name}_sq"])
-        return _ADAM(slope, averages, _ADAM.numbers(t, group), group).value()
+        u = _ADAM(slope, averages, _ADAM.numbers(t, group), group)
+        return u.value() if isinstance(u, Ratio) else u
 
 
 @final

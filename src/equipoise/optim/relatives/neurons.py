@@ -98,7 +98,7 @@ class Balance(CentredMove):
 
     columns = ("row_norm", "row_square")
     defaults: ClassVar[dict[str, Any]] = {
-        "granularity": "neuron", "center": True, "reference": None, "norm": None, "rotate": None,
+        "granularity": "neuron", "center": True, "norm": None, "rotate": None,
     }  # fmt: skip
 
     def dynamics(self, rule: Dynamics, group: GroupOptions) -> Dynamics:
