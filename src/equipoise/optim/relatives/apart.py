@@ -67,8 +67,7 @@ class _Apart(Move):
         """Whether a parameter's state has the magnitudes of these rows, with their averages."""
         sizes = {"row_gain": (w.shape[0], 1), "magnitude": (w.shape[0], 1), "column_gain": (1, w.shape[1])}
         wanted = {f"{name}{kind}": sizes[name] for name in self.names for kind in ("", "_avg", "_sq")}
-        held = {name: state.get(name) for name in wanted}
-        return all(torch.is_tensor(held[name]) and held[name].shape == size for name, size in wanted.items())
+        return all(getattr(state.get(name), "shape", None) == size for name, size in wanted.items())
 
     def begin(self, w: Tensor, group: GroupOptions) -> dict[str, Tensor]:
         """The initial state."""
