@@ -62,9 +62,11 @@ format: $(READY)  ## let ruff mend what it can
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-pins: $(READY)  ## write constraints.txt: the versions that are installed in .venv
+pins: $(READY)  ## write constraints.txt, the versions that are installed in .venv, and hashes.txt, with the index' hashes
 	$(BIN)/python .ci/pins.py > $(VENV)/pins.txt
 	cp $(VENV)/pins.txt constraints.txt
+	$(BIN)/python .ci/pins.py hashes > $(VENV)/hashes.txt
+	cp $(VENV)/hashes.txt hashes.txt
 
 newest:  ## the tests with the newest versions that are allowed; with the usual index this takes gigabytes of CUDA
 	$(MAKE) --no-print-directory VENV=.venv-newest CONSTRAINTS=/dev/null unit

@@ -6,6 +6,7 @@ import os
 import shutil
 import tempfile
 
+import pytest
 import setuptools  # noqa: F401  (before something imports distutils: torch's compiler fails on the warning about that)
 from hypothesis import settings
 
@@ -36,3 +37,18 @@ os.environ |= {
     "WANDB_MODE": "offline",
     "WANDB_SILENT": "true",
 }
+
+# Torch 2.6, the oldest that is allowed, has no Muon and none of the parts that a pretended device is made of.
+import torch  # noqa: E402  (after the number of threads is set)
+import torch.utils.backend_registration  # noqa: E402
+
+
+def _no_muon(*args: object, **options: object) -> None:
+    pytest.skip("torch.optim.Muon came with torch 2.9")
+
+
+collect_ignore: list[str] = []
+if not hasattr(torch.optim, "Muon"):
+    torch.optim.Muon = _no_muon  # type: ignore[misc]
+if not hasattr(torch.utils.backend_registration, "_setup_privateuseone_for_python_backend"):
+    collect_ignore.append("optim/engine/pretended_device.py")

@@ -5,6 +5,7 @@ import email
 import importlib.metadata as metadata
 import json
 import os
+import re
 import subprocess
 import sys
 import tomllib
@@ -140,6 +141,14 @@ def test_everything_that_the_tests_install_is_pinned() -> None:
         if one.name != "equipoise":
             version = str(pins[canonicalize_name(one.name)].specifier).removeprefix("==")
             assert one.specifier.contains(version), one
+
+
+def test_the_pins_with_hashes_are_the_pins() -> None:
+    """But torch, whose builds have other hashes, and pip itself; each has a hash, which `--require-hashes` wants."""
+    pins = {line for line in (ROOT / "constraints.txt").read_text().splitlines() if not line.startswith("#")}
+    entries = re.split(r"\n(?=\S)", (ROOT / "hashes.txt").read_text())
+    assert {entry.split(" ")[0] for entry in entries} == {p for p in pins if not p.startswith(("torch==", "pip=="))}
+    assert all(re.fullmatch(r"\S+( \\\n    --hash=sha256:[0-9a-f]{64})+\n?", entry) for entry in entries)
 
 
 def test_what_is_optional_is_hidden_here(hidden: set[str]) -> None:

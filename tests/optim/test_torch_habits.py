@@ -83,6 +83,8 @@ def test_other_checkpoints_of_torch_keep_their_meaning(theirs: Any, ours: Any, d
     """L2 stays L2, momentum stays, and low precision goes on in float32."""
     one = model().to(dtype)
     optimizer = theirs(one.parameters())
+    if isinstance(optimizer, torch.optim.Adam) and "decoupled_weight_decay" not in optimizer.param_groups[0]:
+        pytest.skip("states of Adam and AdamW are alike in older torch")
 
     def step(net: torch.nn.Module, opt: Any, t: int) -> None:
         opt.zero_grad()

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from equipoise.optim.matrices.rules import MuonRule
+from equipoise.optim.matrices.rules import MuonRule, averaged
 from equipoise.optim.options import GroupOptions, group_options
 from equipoise.optim.rules import (
     AdamRule,
@@ -60,6 +60,9 @@ POLAR = {
 }
 """Ways to the polar factor: `geometry.polar`'s arguments."""
 
+ROUNDED = ("rounded", "rounded more")
+"""The quintics of "quintic" in bfloat16, rounded as torch's Muon does, and as the first public Muon does."""
+
 
 @dataclass(frozen=True)
 class Candidate:
@@ -73,7 +76,7 @@ class Candidate:
         corrected: whether Adam corrects the bias of its averages.
         zero_init: whether its averages start at zero.
         l2: the weight's share in the gradient.
-        polar: of Muon, one of `POLAR`.
+        polar: of Muon, one of `POLAR` or `ROUNDED`.
         quintics: and its number of steps.
         stacked: whether Muon takes a tensor of three dimensions for a stack of matrices.
         split: and into how many it cuts the rows of each.
@@ -124,7 +127,7 @@ class Candidate:
     def group(self) -> GroupOptions:
         """The group that the rule reads."""
         first = self.factors[0] if self.factors else 0.0
-        polar = dict(POLAR[self.polar])
+        polar = dict(POLAR.get(self.polar, {}))
         if self.polar == "quintic":
             polar["steps"] = self.quintics
         return group_options({
@@ -160,9 +163,28 @@ def directions(
         x = g.add(w, alpha=candidate.l2) if candidate.l2 else g
         if t0 + t == 1 and rule.starts(group):
             rule.start(x, averages, group)
-        u = rule(x.clone(), averages, rule.numbers(t0 + t, group), group)
+        numbers = rule.numbers(t0 + t, group)
+        if candidate.polar in ROUNDED:
+            u = _quintics(averaged(x.clone(), *averages, nesterov=candidate.nesterov, **numbers), candidate)
+        else:
+            u = rule(x.clone(), averages, numbers, group)
         made.append(u.value() if isinstance(u, Ratio) else u.clone())
     return torch.stack(made)
+
+
+def _quintics(x: Tensor, candidate: Candidate) -> Tensor:
+    """Muon's classic iteration in bfloat16, with the roundings of those who published it."""
+    ((a, b, c),) = QUINTICS["muon"]
+    y = x.reshape(len(x), -1).bfloat16()
+    tall = len(y) > y.shape[1]
+    y = y.mT if tall else y
+    once = candidate.polar == "rounded"
+    y = y / y.norm().clamp_min(1e-7) if once else y / (y.norm() + 1e-7)
+    for _ in range(candidate.quintics):
+        r = y @ y.mT
+        h = torch.addmm(r, r, r, beta=b, alpha=c) if once else b * r + c * r @ r
+        y = torch.addmm(y, h, y, beta=a) if once else a * y + h @ y
+    return (y.mT if tall else y).to(x.dtype).reshape(x.shape)
 
 
 def begun(name: str, start: dict[str, Any], like: Tensor) -> Tensor:

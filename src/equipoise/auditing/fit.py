@@ -73,23 +73,11 @@ class TensorSteps:
         unit = torch.ldexp(torch.full_like(self.weights, torch.finfo(self.dtype).eps), exponent - 1)
         return unit.square().flatten(1).mean(1) / 12
 
-    def thinned(self) -> TensorSteps:
-        """The same with few entries, for rules of single entries; more of them where rounding hides each."""
-        n, most = self.grads[0].numel(), MANY if self.low else ENTRIES
-        if n <= most:
-            return self
-        pick = torch.linspace(0, n - 1, most).round().long()
 
-        def of(x: Tensor) -> Tensor:
-            return x.flatten(1)[:, pick]
-
-        start = {
-            k: x.reshape(-1)[pick] if isinstance(x, Tensor) and x.numel() == n else x for k, x in self.start.items()
-        }
-        return replace(
-            self, shape=(most,), grads=of(self.grads), weights=of(self.weights), moved=of(self.moved), start=start,
-            whole=False,
-        )  # fmt: skip
+def chosen(count: int, dtype: torch.dtype) -> Tensor | None:
+    """Which entries of a tensor rules of single entries are fitted on; more where rounding hides each; None for all."""
+    most = ENTRIES if dtype.itemsize >= 4 else MANY
+    return None if count <= most else torch.linspace(0, count - 1, most, dtype=torch.float64).round().long()
 
 
 @dataclass
@@ -149,7 +137,9 @@ def _solve(candidate: Candidate, data: TensorSteps, decays: bool) -> tuple[Tenso
             of_steps = data.lr.where(data.lr > 0, of_steps)
             y, u, w = y.reshape(1, -1), (u * of_steps[:, None]).reshape(1, -1), (w * of_steps[:, None]).reshape(1, -1)
         columns = [u, w] if decays else [u]
-    fit, rest, errors = least_squares(y, columns)
+    # Equal weights are rounded alike, which leaves no rest: errors are at least those of rounding once.
+    floor = float(data.noise().mean()) if len(y) != steps else data.noise()[:, None]
+    fit, rest, errors = least_squares(y, columns, floor)
 
     def by_step(x: Tensor) -> Tensor:
         return (x.reshape(steps, -1).mean(1) if by_rows else x) * of_steps
@@ -161,12 +151,13 @@ def _solve(candidate: Candidate, data: TensorSteps, decays: bool) -> tuple[Tenso
     return rest, rates, shares, rate_errors, share_errors
 
 
-def least_squares(y: Tensor, columns: Sequence[Tensor]) -> tuple[Tensor, Tensor, Tensor]:
+def least_squares(y: Tensor, columns: Sequence[Tensor], floor: Tensor | float = 0.0) -> tuple[Tensor, Tensor, Tensor]:
     """min ‖y − Xb‖² for each row: b, the rest, and the standard errors of b.
 
     Args:
         y: (problems, entries).
         columns: of X, each of the same shape.
+        floor: the least mean square that the rest is taken to have.
     """
     x = torch.stack(list(columns), -1)
     size = x.norm(dim=1, keepdim=True)
@@ -178,8 +169,8 @@ def least_squares(y: Tensor, columns: Sequence[Tensor]) -> tuple[Tensor, Tensor,
     b = b + inverse @ (x.mT @ rest[..., None])  # once more, for the digits that the Gram matrix loses
     rest = y - (x @ b)[..., 0]
     free = max(1, y.shape[1] - len(columns))
-    variance = rest.square().sum(1) / free
-    errors = (variance[:, None] * inverse.diagonal(dim1=1, dim2=2)).clamp_min(0).sqrt()
+    variance = (rest.square().sum(1, keepdim=True) / free).clamp_min(torch.as_tensor(floor, dtype=y.dtype))
+    errors = (variance * inverse.diagonal(dim1=1, dim2=2)).clamp_min(0).sqrt()
     scale = size[:, 0].where(size[:, 0] > 0, torch.ones_like(size[:, 0]))
     errors = errors.masked_fill(size[:, 0] == 0, math.inf)
     if len(columns) > 1:  # columns along one line: nothing tells their shares apart

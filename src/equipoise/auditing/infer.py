@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import replace
 
 import torch
 from torch import Tensor
 
 from equipoise.auditing.behaviour import KNOWN, NO_GRADIENT, STILL, UNKNOWN, Behaviour, Estimate
-from equipoise.auditing.candidates import FREE, SIGNS, Candidate, Search, directions, of_dynamics
+from equipoise.auditing.candidates import FREE, ROUNDED, SIGNS, Candidate, Search, directions, of_dynamics
 from equipoise.auditing.fit import Fit, TensorSteps, fitted, refined, rounded
 from equipoise.auditing.low_precision import infer_low
 from equipoise.auditing.record import Track
+from equipoise.auditing.recorded import Recorded, data_of
 
 FITS = {"muon": 0.2, "signsgdm": 0.05, "lion": 0.05}
 """The unexplained share up to which a rule fits; Muon's iteration is often run in bfloat16, and signs of the smallest
@@ -28,29 +28,8 @@ SURE = 5e-5
 ROUND_OFF = 1e-7
 """A share of the weight, about float32's rounding, below which no decay is seen."""
 
-
-def data_of(track: Track) -> TensorSteps | None:
-    """The steps of a tensor that had a gradient, in float64; None where there are none.
-
-    A tensor whose group changes its rule or averages while it is recorded counts up to there.
-    """
-    alike = next((i for i, s in enumerate(track.said) if s.dynamics != track.said[0].dynamics), len(track.said))
-    keep = [i for i, g in enumerate(track.grads[:alike]) if g is not None and i < len(track.after)]
-    if not keep:
-        return None
-
-    def stack(xs: Sequence[Tensor]) -> Tensor:
-        return torch.stack([x.detach().to("cpu", torch.float64) for x in xs])
-
-    grads = stack([track.grads[i] for i in keep])  # type: ignore[misc]
-    before, after = stack([track.before[i] for i in keep]), stack([track.after[i] for i in keep])
-    start = {k: x.detach().to("cpu", torch.float64) if isinstance(x, Tensor) else x for k, x in track.start.items()}
-    norms = torch.tensor([track.grad_norms[i] for i in keep], dtype=torch.float64)
-    scale = grads.flatten(1).norm(dim=1) / norms.clamp_min(1e-300)
-    lr = torch.tensor([track.said[i].lr for i in keep], dtype=torch.float64)
-    return TensorSteps(
-        tuple(grads.shape[1:]), grads, before, after - before, lr, start, track.param.dtype, scale, track.whole
-    )
+SHRINK = 2.0**-25 / math.sqrt(3)
+"""Standard error of 1 − d in float32, of a share d that decay takes."""
 
 
 def said_of(track: Track) -> Candidate:
@@ -71,26 +50,26 @@ class Inference:
         Args:
             track: its recorded steps.
         """
-        data = data_of(track)
-        if data is None:
+        few = data_of(track, thin=True)
+        if few is None:
             moved = any(not torch.equal(a, b) for a, b in zip(track.before, track.after, strict=False))
             return Behaviour(NO_GRADIENT, notes=("moves-without-gradient",) if moved else ())
-        finite = torch.isfinite(data.grads).all() and torch.isfinite(data.moved).all()
-        if not finite:
+        if not all(map(math.isfinite, (*track.grad_norms, *track.moves))):
             return Behaviour(UNKNOWN, fits=False, unexplained=math.nan, notes=("not-finite",))
-        if not data.moved.any():
-            return self._still(track, data)
+        data = Recorded(track, few)
+        if not any(size for size, g in zip(track.moves, track.grads, strict=False) if g is not None):
+            return self._still(track, data.all)
         said = said_of(track)
         wd = track.said[0].weight_decay
         part = said.rule == "muon" and not track.whole
-        found = (
-            infer_low(track, data, said)
-            if data.low
-            else _behaviour(self._choose(said, data, track, wd), said, data, track)
-        )
+        found = infer_low(data, said) if few.low else self._high(track, data, said, wd)
         if part and not found.fits:
             return Behaviour(UNKNOWN, None, False, found.unexplained, notes=("part",))
         return found
+
+    def _high(self, track: Track, data: Recorded, said: Candidate, wd: float) -> Behaviour:
+        fit = self._choose(said, data, track, wd)
+        return _behaviour(fit, said, data.of(fit.candidate), track)
 
     def _still(self, track: Track, data: TensorSteps) -> Behaviour:
         """A tensor that did not move: by its lr, by its gradients, or by rounding."""
@@ -103,27 +82,25 @@ class Inference:
         step = u * data.lr.reshape(-1, *[1] * (u.ndim - 1))
         lost = rounded(data.weights - step, data.dtype) == data.weights
         if bool(lost.double().mean() > 0.9):
-            if track.finer:
-                return Behaviour(STILL, notes=("kept",))
             return Behaviour(STILL, lost=1.0, decay_lost=1.0 if said.weight_decay else 0.0, notes=("rounding",))
         return Behaviour(STILL, notes=("still",))
 
-    def _choose(self, said: Candidate, data: TensorSteps, track: Track, wd: float) -> Fit:
-        thin = data.thinned()
+    def _choose(self, said: Candidate, data: Recorded, track: Track, wd: float) -> Fit:
         best: Fit | None = None
         seen: set[Candidate] = set()
         found = (c for c in self._found if c != said and (not c.by_matrix or (len(data.shape) > 1 and track.whole)))
         for one in (said, *found):
-            fit = self._try(one, data, thin, wd)
+            fit = self._try(one, data.of(one), wd)
             if _fits(fit):
                 return self._keep(fit, one)
             best = fit if best is None or fit.unexplained < best.unexplained else best
             seen.add(one)
         assert best is not None
         ranked: list[Fit] = []
-        by_rows = _holds_rows(data)
+        by_rows = _holds_rows(data.all)
         for one in Search(data.shape, track.whole):
-            ranked.append(fitted(replace(one, by_rows=by_rows), data if one.by_matrix or by_rows else thin))
+            held = replace(one, by_rows=by_rows)
+            ranked.append(fitted(held, data.of(held)))
         ranked.sort(key=lambda f: f.unexplained)
         tried: set[str] = set()
         for rough in ranked:
@@ -131,7 +108,7 @@ class Inference:
             if key in tried or len(tried) >= 5:
                 continue
             tried.add(key)
-            fit = self._try(rough.candidate, data, thin, wd, steps=12)
+            fit = self._try(rough.candidate, data.of(rough.candidate), wd, steps=12)
             best = fit if fit.unexplained < best.unexplained else best
             if _fits(fit):
                 return self._keep(fit, replace(rough.candidate, factors=fit.candidate.factors))
@@ -143,9 +120,8 @@ class Inference:
             self._found.append(kept)
         return fit
 
-    def _try(self, one: Candidate, data: TensorSteps, thin: TensorSteps, wd: float, steps: int = 6) -> Fit:
+    def _try(self, one: Candidate, used: TensorSteps, wd: float, steps: int = 6) -> Fit:
         """The best fit of a rule, over its factors and the kinds of decay."""
-        used = data if one.by_matrix or one.by_rows else thin
         coupled = bool(one.l2) and one.rule not in SIGNS
         base = fitted(one, used, decays=not coupled)
         fit = refined(one, used, decays=not coupled, coupled=coupled, steps=1 if base.unexplained < SURE else steps)
@@ -155,6 +131,11 @@ class Inference:
         if one.by_rows and one.rule.startswith("adam") and fit.unexplained > SURE:  # L2 in a gradient beside norms
             other = refined(replace(one, l2=one.l2 or 1e-3), used, coupled=True, steps=steps)
             fit = other if other.unexplained < 0.5 * fit.unexplained else fit
+        if one.polar == "quintic" and one.rule == "muon" and not one.stacked and one.split == 1:
+            for polar in ROUNDED:  # with the factors that were found: the slopes of what is rounded tell nothing
+                other = fitted(replace(fit.candidate, polar=polar), used)
+                if other.unexplained < 0.5 * fit.unexplained:
+                    other.errors, fit = fit.errors, other
         if one.by_rows or one.rule in ("muon", "ngd"):
             return fit
         if fit.unexplained < SURE:
@@ -201,8 +182,7 @@ def _behaviour(fit: Fit, said: Candidate, data: TensorSteps, track: Track) -> Be
     rates, errors = rates / scale, errors / scale
     told = errors < 0.02 * rates.abs()
     factor = _common(rates, lr, errors)
-    used = data if one.by_matrix or one.by_rows else data.thinned()
-    if not _shows(one, used, scale):
+    if not _shows(one, data, scale):
         factor, told = Estimate(factor.value, math.inf), torch.zeros_like(told)
     shares = fit.shares
     decay, kind = _decay(one, fit, shares, lr, data)
@@ -279,7 +259,9 @@ def _decay(one: Candidate, fit: Fit, shares: Tensor, lr: Tensor, data: TensorSte
     error = float((weight * lr[keep].square()).sum() ** -0.5)
     rest = shares[keep] - mean * lr[keep]
     spread = float(rest.abs().mean()) / float(lr[keep].mean()) / math.sqrt(int(keep.sum()))
-    value = Estimate(mean, max(error, spread))
+    # Optimizers multiply by 1 − lr·λ, which float32 rounds to a multiple of 2⁻²⁴: what acts is not quite what is set.
+    rounding = SHRINK / float(lr[keep].mean()) if data.dtype == torch.float32 else 0.0
+    value = Estimate(mean, math.hypot(max(error, spread), rounding))
     if abs(mean) < 4 * value.error or abs(mean) * float(lr.max()) < ROUND_OFF:
         return value, ""
     kind = "masked" if one.mask else "decoupled"

@@ -11,6 +11,7 @@ from equipoise.auditing.behaviour import KNOWN, UNKNOWN, Behaviour, Estimate
 from equipoise.auditing.candidates import Candidate, Search, directions
 from equipoise.auditing.fit import TensorSteps, least_squares, rounded
 from equipoise.auditing.record import Track
+from equipoise.auditing.recorded import Recorded
 
 LOW_FITS = 0.3
 """The unexplained share, beyond what rounding explains, up to which a rule fits in low precision."""
@@ -22,18 +23,16 @@ DECAYS_GONE = 0.5
 """Share of the decay that must be missing for it to be called lost."""
 
 
-def infer_low(track: Track, data: TensorSteps, said: Candidate) -> Behaviour:
+def infer_low(data: Recorded, said: Candidate) -> Behaviour:
     """What was done to a tensor in few bits.
 
     Args:
-        track: its recorded steps.
-        data: the same in float64.
+        data: its recorded steps.
         said: what the group says.
     """
-    thin = data if said.by_matrix or said.by_rows else data.thinned()
     best: tuple[float, Candidate, Estimate, Estimate] | None = None
-    for one in (said, *Search(data.shape, track.whole)):
-        used = data if one.by_matrix else thin
+    for one in (said, *Search(data.shape, data.track.whole)):
+        used = data.of(one)
         share, rate, decay = _pooled(directions(one, list(used.grads), list(used.weights), used.start), used)
         tried = (share, one, rate, decay)
         if best is None or tried[0] < best[0] * (0.8 if best[1] == said else 1.0):
@@ -41,7 +40,7 @@ def infer_low(track: Track, data: TensorSteps, said: Candidate) -> Behaviour:
         if one == said and tried[0] < LOW_FITS:
             break
     assert best is not None
-    return _low_behaviour(best, said, track, data, thin)
+    return _low_behaviour(best, said, data.track, data.of(best[1]))
 
 
 def _pooled(u: Tensor, data: TensorSteps) -> tuple[float, Estimate, Estimate]:
@@ -61,15 +60,10 @@ def _pooled(u: Tensor, data: TensorSteps) -> tuple[float, Estimate, Estimate]:
 
 
 def _low_behaviour(
-    best: tuple[float, Candidate, Estimate, Estimate],
-    said: Candidate,
-    track: Track,
-    data: TensorSteps,
-    thin: TensorSteps,
+    best: tuple[float, Candidate, Estimate, Estimate], said: Candidate, track: Track, used: TensorSteps
 ) -> Behaviour:
     score, one, rate, decay = best
     wd = track.said[0].weight_decay
-    used = data if one.by_matrix else thin
     u = directions(one, list(used.grads), list(used.weights), used.start)
     lr = used.lr.reshape(-1, *[1] * (u.ndim - 1))
     scale = track.said[0].dynamics.scale_of(tuple(track.param.shape)) if one.rule == said.rule else 1.0
@@ -80,7 +74,7 @@ def _low_behaviour(
     decayed = rounded(used.weights * (1 - d), used.dtype)
     agree = float(((rounded(decayed + full, used.dtype) - used.weights) == used.moved).double().mean())
     decay_lost = 1 - _along(decayed - used.weights, -d * used.weights) if bool(d.any()) else 0.0
-    if agree > AGREE and not track.finer:
+    if agree > AGREE:
         lost = 1 - _along(rounded(used.weights + full, used.dtype) - used.weights, full)
         return Behaviour(
             one.word, one, True, 1 - agree, Estimate(1.0, math.inf), (), Estimate(wd, math.inf), kind, _known(one),

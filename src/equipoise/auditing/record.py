@@ -77,7 +77,7 @@ class Track:
     arrivals: list[Arrival] = field(default_factory=list[Arrival])
     strange: str = ""
     finer: bool = False
-    """Whether the optimizer keeps a float32 copy of a parameter in few bits."""
+    """Whether weights are those of a float32 copy that the optimizer keeps of a parameter in few bits."""
     _sum: Tensor | None = None
     _last: Tensor | None = None
     _passes: int = 0
@@ -86,6 +86,11 @@ class Track:
     """Backward passes with a gradient that was not finite and that no step was taken with."""
     dropped: int = 0
     """Backward passes whose gradient was zeroed before a step."""
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of the weights that are kept."""
+        return torch.float32 if self.finer else self.param.dtype
 
     @property
     def whole(self) -> bool:
@@ -269,7 +274,9 @@ class Recorder:
         track.strange = _strange(p)
         if track.strange:
             return
-        w = track.kept(p)
+        stepped, finer = _stepped(one, p)
+        track.finer = track.finer or finer
+        w = track.kept(stepped).to(track.dtype)
         if track.after and not _equal(w, track.after[-1]):
             self.changed[track.name] = self.changed.get(track.name, 0) + 1
         elif track.after:
@@ -297,14 +304,16 @@ class Recorder:
             self.closures = True
         for track in self.tracks.values():
             if track.owner == k and len(track.after) < len(track.before):
-                track.after.append(track.kept(track.param))
+                stepped, finer = _stepped(stepping(self.optimizers[k]), track.param)
+                if finer and not track.finer:  # the first step has made the copy
+                    track.finer, track.before[-1] = True, track.before[-1].float()
+                track.after.append(track.kept(stepped).to(track.dtype))
                 if torch.equal(track.after[-1], track.before[-1]):
                     track.after[-1] = track.before[-1]
                 whole = track.rows is None
                 first, last = track.before[-1].double(), track.after[-1].double()
                 track.norms.append((float(first.norm()), float(last.norm())) if whole else (0.0, _norm(track.param)))
                 track.moves.append(float((last - first).norm()))
-                track.finer = track.finer or _has_copy(stepping(self.optimizers[k]), track.param)
         if self.taken >= self.steps and len(self._stepped) == len(self.optimizers):
             self._end()
 
@@ -325,7 +334,8 @@ class Recorder:
                         self.doubled.append(track.name)
         for track in sorted(new, key=lambda t: t.param.numel()):
             p = track.param
-            need = 2.0 * self.steps * p.numel() * p.element_size()
+            size = p.element_size()
+            need = float(self.steps * p.numel() * (size + max(size, 4)))  # a copy in few bits may have one in float32
             if need <= self._memory or p.ndim == 0 or track.strange:
                 self._memory -= need
             else:
@@ -366,12 +376,14 @@ def _strange(p: Tensor) -> str:
     return ""
 
 
-def _has_copy(one: Any, p: Tensor) -> bool:
-    """Whether an optimizer's state has a parameter in few bits in float32, too."""
-    if p.element_size() >= 4:
-        return False
-    held = [x for x in getattr(one, "state", {}).get(p, {}).values() if isinstance(x, Tensor)]
-    return any(x.dtype == torch.float32 and x.shape == p.shape and torch.equal(x.to(p.dtype), p) for x in held)
+def _stepped(one: Any, p: Tensor) -> tuple[Tensor, bool]:
+    """What the optimizer steps: its float32 copy of a parameter in few bits, or the parameter; whether it is a copy."""
+    if p.element_size() < 4:
+        for x in getattr(one, "state", {}).get(p, {}).values():
+            copied = isinstance(x, Tensor) and x.dtype == torch.float32 and x.shape == p.shape
+            if copied and torch.equal(x.to(p.dtype), p):
+                return x, True
+    return p, False
 
 
 def _equal(a: Tensor, b: Tensor) -> bool:

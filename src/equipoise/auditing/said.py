@@ -131,7 +131,7 @@ def differences(track: Track, found: Behaviour) -> Iterator[Difference]:
             "audit-bias-correction", severity, f"steps are those of {one.word}", said.word,
             "Set bias_correction as you mean it; without it the first steps are larger",
         )  # fmt: skip
-    low = track.param.element_size() < 4
+    low = track.dtype.itemsize < 4
     yield from _factors(found, said, severity)
     if not one.by_rows and first.dynamics.move == "decay":
         yield from _lr(track, found, severity, LR_LOW if low else LR)
@@ -181,7 +181,7 @@ def _without_gradient(track: Track, found: Behaviour) -> Iterator[Difference]:
 
 
 def _still(track: Track, found: Behaviour) -> Iterator[Difference]:
-    if {"lr-zero", "kept"} & set(found.notes):
+    if "lr-zero" in found.notes:
         return
     if "gradient-zero" in found.notes:
         yield Difference(
@@ -368,4 +368,4 @@ def _percent(share: float) -> str:
 
 
 def _dtype(track: Track) -> str:
-    return str(track.param.dtype).removeprefix("torch.")
+    return str(track.dtype).removeprefix("torch.")

@@ -246,9 +246,9 @@ class Board:
         shown = "localhost" if host in ("127.0.0.1", "::1", "0.0.0.0", "::") else host
         self.url = f"http://{shown}:{port}/"
         self._server.start()
+        self.loop.add_callback(self._settle)
         if started is not None:
             self.loop.add_callback(functools.partial(started, self))
-        self.loop.add_callback(self._settle)
         self._tidy = PeriodicCallback(give_back, 1000 * UNUSED)
         self._tidy.start()
 

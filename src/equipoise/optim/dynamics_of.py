@@ -255,6 +255,8 @@ def _foreign(
                 like += "; what it averages is not followed"
                 betas = (0.0, 0.999) if rule == "sgdm" else betas  # its "momentum" weighs that average
             notes.append(f"{name} is not known to the theory: read as {like}")
+    if name.lower().endswith(("8bit", "4bit", "fp8")):
+        notes.append(f"{name} is read as if its averages were exact")
     if rule != "adam_l2" and not common.get("coupled"):
         if group.get("decouple_lr"):
             common |= {"decay": "schedule", "lr_max": group.get("max_lr")}

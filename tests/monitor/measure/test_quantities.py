@@ -409,3 +409,19 @@ def test_steps_that_are_counted_with_gaps_are_measured_all_the_same() -> None:
     cadence = Cadence(every=10, start=4)
     assert [cadence.measures(step) for step in range(5, 60, 2) if cadence.due(step)] == [5, 11, 21, 31, 41, 51]
     assert cadence.due(60) is cadence.due(60) is True, "asking changes nothing"
+
+
+@pytest.mark.parametrize("scale", [1e19, 1e30])
+def test_norms_whose_squares_leave_float32_are_finite(scale: float, tmp_path: Path) -> None:
+    model = torch.nn.Linear(6, 5, bias=False)
+    with torch.no_grad():
+        model.weight.mul_(scale)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with eq.watch(model, optimizer, tmp_path / "a"):
+        for _ in range(4):
+            optimizer.zero_grad()
+            model(torch.randn(3, 6) / scale).square().mean().backward()
+            optimizer.step()
+    with eq.Run.open(tmp_path / "a") as run:
+        norms = run.series("norm", "weight").values
+    assert norms[-1] == pytest.approx(float(model.weight.detach().double().norm()), rel=1e-5)

@@ -5,6 +5,8 @@ import json
 import os
 import shutil
 import sqlite3
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -60,6 +62,36 @@ def test_a_file_that_lies_is_not_believed(how: str, tmp_path: Path) -> None:
     with run:  # what is in tables and whole is there all the same
         assert len(run.steps) in (0, 200)
         assert "is not one of a run" in run.check()[0].evidence
+
+
+OPEN = """
+import sys
+from equipoise.monitor import Run
+from equipoise.monitor.runs.directory import Directory
+(line,) = Directory(sys.argv[1]).lines()
+with Run.open(sys.argv[1] + "/a") as run:
+    print(len(run.steps), line.error or line.values["findings"])
+"""
+
+
+@pytest.mark.parametrize("side", ["-journal", "-wal", "-shm"])
+def test_a_pipe_beside_a_run_is_not_waited_for(side: str, tmp_path: Path) -> None:
+    """SQLite opens a journal to read it, and what opens a pipe waits until somebody writes, whatever signals come."""
+    write(tmp_path / "a", numbers(200, missing=0))
+    os.mkfifo(tmp_path / "a" / f"{schema.FILE}{side}")
+    words = [sys.executable, "-c", OPEN, str(tmp_path)]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=120, check=False)
+    assert done.stdout.split() == ["200", "['run-damaged']"], done.stderr
+    with pytest.raises(RunError, match=f"{side} is no file"):
+        RunWriter(tmp_path / "a", resume=True, strict=True)
+
+
+def test_a_pipe_is_no_run(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    os.mkfifo(tmp_path / "a" / schema.FILE)
+    words = [sys.executable, "-c", "import sys, equipoise; equipoise.Run.open(sys.argv[1])", str(tmp_path / "a")]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=120, check=False)
+    assert f"holds no {schema.FILE}" in done.stderr
 
 
 def test_pages_that_point_at_each_other_have_an_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

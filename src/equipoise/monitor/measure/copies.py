@@ -74,13 +74,15 @@ class StepCopies:
         for new, rows, initial, places in self._starts:
             way = new[rows] - initial
             for k, (a, b) in enumerate(((initial, initial), (way, way), (way, initial))):
-                samples[k, places] = np.einsum("ij,ij->i", a, b)
+                samples[k, places] = np.einsum("ij,ij->i", a, b, dtype=np.float64)
         lines, pairs = [names.index(name) for name in PAIRS], [4 * a + b for a, b in PAIRS.values()]
         w, new = self._memory[WEIGHTS], self._memory[NEW]
         change = torch.sub(new, w, out=new)
         for where, of_row in self._rows:
-            x = of_row if of_row.shape[2] <= WIDE else of_row.double()
-            values[lines, where] = torch.bmm(x, x.transpose(1, 2)).numpy().reshape(-1, 16).T[pairs]
+            found = _products(of_row if of_row.shape[2] <= WIDE else of_row.double())[pairs]
+            if not np.isfinite(found).all():  # squares of numbers beyond 1e19 leave float32
+                found = _products(of_row.double())[pairs]
+            values[lines, where] = found
         values[names.index("dw")] += values[names.index("dd")]  # Δ·w′
         if "cw" in names:
             # Decay acted where u·w ≥ 0, and there it and the step pull the same way: Δ·w < 0.
@@ -89,3 +91,8 @@ class StepCopies:
                 values[names.index("cw"), where] = of_row[:, WEIGHTS].square().sum(1)
                 values[names.index("cd"), where] = (of_row[:, WEIGHTS] * of_row[:, NEW]).sum(1)
         return values, samples
+
+
+def _products(x: Tensor) -> NDArray[np.float64]:
+    """The inner products of what was copied, by pair and row."""
+    return torch.bmm(x, x.transpose(1, 2)).numpy().reshape(-1, 16).T

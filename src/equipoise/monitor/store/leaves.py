@@ -24,6 +24,9 @@ CHAINS = 4
 WHOLE = {1: 1, 2: 2, 3: 3, 4: 4, 5: 6, 6: 8}
 """Bytes of the whole numbers, by their type."""
 
+LOG = 1 << 27
+"""Bytes of a WAL file that are read: a writer holds back 64 MB at most."""
+
 
 class Pages:
     """The pages of a file, those in its WAL file first.
@@ -46,8 +49,11 @@ class Pages:
 
     def _log(self, file: Path) -> Iterator[tuple[int, bytes]]:
         """Number and content of each page in the WAL file that was committed."""
+        if not file.is_file():
+            return
         try:
-            data = file.read_bytes()
+            with file.open("rb") as opened:
+                data = opened.read(LOG)
         except OSError:
             return
         salts, commit = data[16:24], {}

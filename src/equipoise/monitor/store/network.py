@@ -240,13 +240,12 @@ def _ask(file: Path, question: str) -> tuple[object, ...]:
     if not file.is_file():
         return ()
     how = "mode=ro" if file.with_name(f"{schema.FILE}-wal").exists() else "immutable=1"
-    db = sqlite3.connect(f"{file.absolute().as_uri()}?{how}", uri=True)
     try:
-        return db.execute(question).fetchone()
+        schema.check_plain(file)
+        with contextlib.closing(sqlite3.connect(f"{file.absolute().as_uri()}?{how}", uri=True)) as db:
+            return db.execute(question).fetchone()
     except sqlite3.Error:
         return ()
-    finally:
-        db.close()
 
 
 def _extent(file: Path) -> tuple[int, ...]:

@@ -30,6 +30,7 @@ def open_read(directory: Path) -> sqlite3.Connection:
     if not path.is_file():
         what = "is not a directory" if directory.exists() and not directory.is_dir() else f"holds no {schema.FILE}"
         raise RunError(f"path = {str(directory)!r}: {what}; give the directory of a run")
+    schema.check_plain(path)
     if is_copy(path):
         return _connect(path, "immutable=1")
     db = _connect(path, "mode=ro")
@@ -67,6 +68,8 @@ def is_copy(path: Path) -> bool:
 
     A file that is written in place says in its header that it has a write-ahead log.
     """
+    if not path.is_file():
+        return False
     try:
         with path.open("rb") as file:
             head = file.read(20)

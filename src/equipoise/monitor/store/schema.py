@@ -146,8 +146,21 @@ def _zombie(pid: int) -> bool:
         return False
 
 
+def check_plain(path: Path) -> None:
+    """Refuse what SQLite would wait for without end, such as a pipe in the place of a journal.
+
+    Raises:
+        sqlite3.DatabaseError: something beside the file, or it itself, is there and is no file.
+    """
+    for side in ("", "-journal", "-wal", "-shm"):
+        part = path.with_name(path.name + side)
+        if part.exists() and not part.is_file():
+            raise sqlite3.DatabaseError(f"{part.name} is no file")
+
+
 def connect(path: Path) -> sqlite3.Connection:
     """A connection that writes, in WAL mode: readers never wait, and what is committed survives kill -9."""
+    check_plain(path)
     db = sqlite3.connect(path, timeout=5, isolation_level=None, check_same_thread=False)
     try:
         db.execute("PRAGMA journal_mode = WAL")
@@ -216,6 +229,7 @@ def lock(directory: Path) -> sqlite3.Connection | None:
     The lock is SQLite's own on an empty file: the system frees it when the process dies, however it dies, and a forked
     child does not inherit it (an flock would live on in the workers of a DataLoader).
     """
+    check_plain(directory / LOCK)
     held = sqlite3.connect(directory / LOCK, timeout=0, isolation_level=None, check_same_thread=False)
     try:
         held.execute("BEGIN EXCLUSIVE")
