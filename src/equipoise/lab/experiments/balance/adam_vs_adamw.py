@@ -12,6 +12,7 @@ import numpy as np
 
 from equipoise.lab.experiments.base import Done, Outcome
 from equipoise.lab.experiments.shared.checks import fair, learnt, rotates
+from equipoise.lab.experiments.shared.figures import lr_axis
 from equipoise.lab.experiments.shared.measured import Rotates
 from equipoise.lab.experiments.shared.sweep import Setting, Turning, best, by_seed, by_setting, gap, seeds, stat
 from equipoise.lab.experiments.shared.tasks import FASHION_BRIEF
@@ -120,7 +121,8 @@ class AdamVsAdamW(Rotates):
             for lr in sorted({lr for lr, _ in grid}):
                 points = sorted((decay, value) for (at, decay), value in grid.items() if at == lr)
                 axis.semilogx(*np.array(points).T, "o-", label=f"lr {lr:g}")
-            axis.set(title=f"{name}: test accuracy", xlabel="L2" if name == "adam_l2" else "weight decay")
+            label = "L2" if name == "adam_l2" else "weight decay"
+            lr_axis(axis, (decay for _, decay in grid), title=f"{name}: test accuracy", xlabel=label)
             axis.legend(fontsize=8)
         for axis, name in zip(axes[1], SWEPT, strict=True):
             for layer, values in (

@@ -18,7 +18,7 @@ def points(axis: Any, found: Mapping[Any, Stat], **style: Any) -> None:
 
 
 def lr_axis(axis: Any, lrs: Iterable[float], **words: Any) -> None:
-    """A logarithmic axis that names the learning rates that were tried."""
+    """A logarithmic axis that names the learning rates, or decays, that were tried."""
     shown = sorted(set(lrs))
     axis.set(xscale="log", **words)
     axis.set_xticks(shown, [f"{lr:.3g}" for lr in shown])
