@@ -26,11 +26,13 @@ from pathlib import Path
 from typing import IO, Any
 
 LOADED = (
+    "pydantic.type_adapter",  # typer's
     "torch._dynamo",
     "torch.distributed.checkpoint.state_dict",
     "torch.distributed.fsdp",
     "torch.nn.parallel",
     "equipoise.board.server",
+    "equipoise.cli",
     "equipoise.lab.models.gpt",
     "equipoise.monitor.attach.watcher",
     "equipoise.monitor.diagnose.diagnosis",
@@ -250,7 +252,8 @@ if __name__ == "__main__":
     _control = socket.socket(fileno=os.dup(0))
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     for _module in sys.argv[1:]:
-        importlib.import_module(_module)
+        with contextlib.suppress(ImportError):  # whoever needs it will say so
+            importlib.import_module(_module)
     gc.collect()
     gc.freeze()
     __name__ = "tests.forked"  # the main module is the program

@@ -111,7 +111,11 @@ class Trial:
 
     def to_json(self) -> str:
         """All fields as JSON, the same text for the same trial."""
-        return json.dumps(dataclasses.asdict(self), sort_keys=True)
+        return json.dumps(self.fields(), sort_keys=True)
+
+    def fields(self) -> dict[str, Any]:
+        """All fields by name."""
+        return {name: getattr(self, name) for name in FIELDS}
 
     @classmethod
     def from_json(cls, text: str) -> Self:
@@ -129,7 +133,7 @@ class Trial:
 
     def vary(self, changes: Mapping[str, Any]) -> Trial:
         """The same with some fields changed; an option by its path, as "model_options.width"."""
-        fields = {name: getattr(self, name) for name in FIELDS}
+        fields = self.fields()
         for path, value in changes.items():
             name, _, option = path.partition(".")
             _check.choice("field", name, fields)
@@ -152,14 +156,18 @@ FIELDS = tuple(f.name for f in dataclasses.fields(Trial))
 
 
 def _plain(name: str, value: Any) -> Any:
+    if value is None or type(value) in (str, bool, int):  # as most are, and what JSON gives back as it is
+        return value
+    if type(value) is float:
+        return _rounded(value)
     try:
         return json.loads(json.dumps(value, default=_number), parse_float=_rounded)
     except TypeError:
         raise ValueError(f"{name} = {value!r}: must be JSON-serialisable") from None
 
 
-def _rounded(text: str) -> float:
-    return float(f"{float(text):.{DIGITS}g}")
+def _rounded(number: str | float) -> float:
+    return float(f"{float(number):.{DIGITS}g}")
 
 
 def _number(value: Any) -> Any:

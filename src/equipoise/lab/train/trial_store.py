@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import dataclasses
+import functools
 import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
@@ -124,8 +125,13 @@ def config(trial: Trial) -> dict[str, Any]:
     >>> config(Trial(lr=0.1, model_options={"width": 8}))
     {'lr': 0.1, 'model_options.width': 8}
     """
-    default = flat(dataclasses.asdict(Trial()))
-    return {k: brief(v) for k, v in flat(dataclasses.asdict(trial)).items() if k not in default or default[k] != v}
+    default = _defaults()
+    return {k: brief(v) for k, v in flat(trial.fields()).items() if k not in default or default[k] != v}
+
+
+@functools.cache
+def _defaults() -> dict[str, Any]:
+    return flat(Trial().fields())
 
 
 def flat(fields: Mapping[str, Any]) -> dict[str, Any]:
