@@ -11,7 +11,8 @@ COVER = 6
 of the first 400 steps are measured, however short they are."""
 
 FINE, MOST = 32, 0.05
-"""Up to this share of the training time it is at most one 32nd: a run may end at any step, and its end must be seen."""
+"""Up to this share of the training time it is at most one 32nd: a run may end at any step, and its end must be seen.
+`FAST_SHARE` of it goes by the clock."""
 
 HELD, TRIALS = 0.06, 8
 """What a step needs to be measured afterwards is kept while that takes less than this share of a step, and for so many
@@ -64,11 +65,18 @@ class Cadence:
 
     def due(self, step: int) -> bool:
         """Whether a step is measured."""
-        if self._end - 1 <= step <= self._end:
-            return True
-        if self.every is not None:
-            return self._last == self._start or step // self.every > self._last // self.every
-        return step >= self._next
+        return self.following(step - 1) == step
+
+    def following(self, step: int) -> int:
+        """The first step after this one that is measured, as far as is known."""
+        following = self._next
+        if self.every is not None and self._last > self._start:
+            following = (self._last // self.every + 1) * self.every
+        elif self.every is not None:
+            following = step + 1
+        if step < self._end:
+            following = min(following, self._end - 1)
+        return max(step + 1, int(following))
 
     def measures(self, step: int) -> int:
         """Take note that a step is measured; gives it back."""
@@ -106,7 +114,12 @@ class Cadence:
     @property
     def keeps(self) -> bool:
         """Whether each step is kept until the next, should it be the last."""
-        return self.every is None and (self._trials < TRIALS or self._keeping <= HELD * self.step_time)
+        return self.every is None and (self.tries or self._keeping <= HELD * self.step_time)
+
+    @property
+    def tries(self) -> bool:
+        """Whether it is still to be found out what that takes."""
+        return self._trials < TRIALS
 
     def kept(self, seconds: float) -> None:
         """Count what it took to keep a step: the least so far, as the machine may have been busy in others."""
@@ -141,7 +154,7 @@ class Cadence:
             return (cost + spent - share * trained) / (share * step_time) if step_time > 0 else 1.0
 
         done = step - self._start
-        fine = max(done / FINE, paid(max(MOST, self.overhead)))
+        fine = max(done / FINE, paid(max(FAST_SHARE * MOST, self.overhead)))
         wait = min(done / COVER, fine, paid(FAST_SHARE * self.overhead))
         self._next = step + max(1, math.ceil(wait))
 

@@ -27,7 +27,8 @@ class Faults:
         self._writer: RunWriter | None = None
         self._sending: Sending | None = None
         self.findings: list[Finding] = []
-        self._late: list[Exception] = []
+        self.late: list[Exception] = []
+        """What has failed in another thread, until `came_late`."""
         self.count = 0
         """Failures so far, where several processes must give up together those that all of them know of."""
 
@@ -72,19 +73,9 @@ class Faults:
             return
         self.note(own_findings.watch_failed(step, error, GIVE_UP), step, error)
 
-    @property
-    def later(self) -> Callable[[Exception], None]:
-        """Takes note of what has failed in another thread, until `came_late`; does not keep this alive."""
-        return self._late.append
-
-    @property
-    def late(self) -> bool:
-        """Whether something has failed in another thread that nobody has heard of."""
-        return bool(self._late)
-
     def came_late(self) -> list[Exception]:
         """What has failed in another thread since the last call."""
-        return [self._late.pop(0) for _ in range(len(self._late))]
+        return [self.late.pop(0) for _ in range(len(self.late))]
 
     def together(self, step: int) -> None:
         """Count a failure that all processes know of, and note it where it was another's."""

@@ -63,9 +63,10 @@ class FiniteWatch:
         self._waiting: list[FiniteCheck] = []
         self._next = 0
 
-    def due(self, step: int) -> bool:
-        """Whether it is time for a look, or one has been answered."""
-        return step >= self._next or (bool(self._waiting) and self._waiting[0].ready)
+    @property
+    def next(self) -> int:
+        """The step of the next look; 0 while one waits for its answer."""
+        return 0 if self._waiting else self._next
 
     def look(self, step: int, frame: Frame) -> Finding | None:
         """Begin a look if it is time for one, and say what those before it found.
@@ -93,11 +94,16 @@ class FiniteWatch:
     def _begin(self, step: int, frame: Frame, gradients: bool) -> None:
         """Reduce each tensor to a number that tells, and start moving it off the device."""
         skips = [not gradients or _skips(one) for one in self._registry.each]
+        weights, momenta = frame.weights(), frame.momenta()
+        grads = [
+            None if m is not None or skips[tensor.owner] else _gradient(tensor.p)
+            for tensor, m in zip(frame.tensors, momenta, strict=True)
+        ]
+        if frame.little and _all_finite([x for x in (*weights, *momenta, *grads) if x is not None]):
+            return
         held: dict[torch.device, tuple[list[tuple[str, str]], list[Tensor]]] = {}
-        for tensor, w, m in zip(frame.tensors, frame.weights(), frame.momenta(), strict=True):
-            other = None if m is not None or skips[tensor.owner] else tensor.p.grad
-            g = None if other is None or other.is_sparse else local(other)
-            for what, x in (("weights", w), ("momentum", m), ("gradient", g)):
+        for tensor, *three in zip(frame.tensors, weights, momenta, grads, strict=True):
+            for what, x in zip(("weights", "momentum", "gradient"), three, strict=True):
                 if x is not None and x.numel():
                     seen, found = held.setdefault(x.device, ([], []))
                     seen.append((what, tensor.name))
@@ -125,6 +131,15 @@ class FiniteWatch:
             of_it = sum(w == what for w, _ in look.seen)
             return not_finite(look.step, what, [name for w, name in bad if w == what], of_it)
         return None
+
+
+def _gradient(p: Tensor) -> Tensor | None:
+    return None if p.grad is None or p.grad.is_sparse else local(p.grad)
+
+
+def _all_finite(tensors: list[Tensor]) -> bool:
+    """Whether all is well with tensors on the CPU; False also where numbers are so large that it cannot be told."""
+    return math.isfinite(sum(x.item() for x in torch._foreach_norm(tensors)))
 
 
 def _told(tensors: list[Tensor]) -> Tensor:

@@ -89,6 +89,19 @@ class Logged:
         """
         if self._writer is None:
             return
+        kept = numbers
+        for name, value in numbers.items():
+            if type(value) is not float or name not in self._allowed:
+                kept = self._checked(numbers)
+                break
+        if kept:
+            self._given.append((max(step, self._first), kept))
+            if len(self._given) > MOST:  # the thread that writes is busy, or there is none
+                self._take_what_is_there()
+
+    def _checked(self, numbers: dict[str, Any]) -> dict[str, Any]:
+        """Those of the numbers that are some, as floats, or on their way to become one."""
+        assert self._writer is not None
         kept: dict[str, Any] = {}
         for name, value in numbers.items():
             try:
@@ -98,10 +111,7 @@ class Logged:
                 kept[name] = value if type(value) is float else _number(name, value)
             except ValueError as error:
                 self._writer.refuse(error)
-        if kept:
-            self._given.append((max(step, self._first), kept))
-            if len(self._given) > MOST:  # the thread that writes is busy, or there is none
-                self._take_what_is_there()
+        return kept
 
     def flush(self) -> None:
         """Store all numbers that wait, and wait for those that are on their way from a device."""

@@ -213,7 +213,10 @@ def _jumps(loss: Loss) -> tuple[NDArray[np.float64], NDArray[np.float64], float]
     """How far medians of three values are above the level before them, that level, and what counts as a jump."""
     values, width = loss.values, 2 * loss.few + 1
     before = np.concatenate([np.full(width, np.nan), rolling_median(values, width)[:-width]])[: len(values)]
-    three = np.array([np.median(values[max(0, i - 1) : i + 2]) for i in range(len(values))])
+    three = values
+    if len(values) > 2:
+        middle = np.median(np.lib.stride_tricks.sliding_window_view(values, 3), axis=1)
+        three = np.concatenate([[values[:2].mean()], middle, [values[-2:].mean()]])
     gain = loss.start - float(loss.level[loss.best])
     over = np.where(np.isfinite(before), three - before, -np.inf)
     return over, before, max(NOISE * loss.noise, LEAPS * gain) if gain > 0 else math.inf

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -47,7 +47,7 @@ class Measured:
         fixed: the global numbers after "skipped", and those of the groups.
         skipped: for each optimizer whether its step changed nothing.
         scales: for each optimizer what gradients were multiplied by.
-        sums: by name and row, and those of the sampled rows, once they have arrived.
+        sums: gives the sums, by name and row, and those of the sampled rows, once they have arrived.
     """
 
     number: int
@@ -58,9 +58,9 @@ class Measured:
     fixed: tuple[float, ...]
     skipped: NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, dtype=bool))
     scales: Array = field(default_factory=lambda: np.ones(0))
-    sums: tuple[NDArray[Any], NDArray[Any]] | None = None
+    sums: Callable[[], tuple[NDArray[Any], NDArray[Any]]] | None = None
 
-    def arrived(self, skipped: Array, scales: Array, sums: tuple[NDArray[Any], NDArray[Any]]) -> None:
+    def arrived(self, skipped: Array, scales: Array, sums: Callable[[], tuple[NDArray[Any], NDArray[Any]]]) -> None:
         """Take in what comes from the device; arguments as the attributes."""
         self.skipped, self.scales, self.sums = skipped != 0.0, scales, sums
 

@@ -1,12 +1,12 @@
-"""Small models: a step is copied into rows of equal width, so that few calls sum all of it."""
+"""Small models: steps are copied into rows of equal width, so that few calls sum all of several steps."""
 
 # pyright: reportAttributeAccessIssue=false
 # (torch has the inverse of flattening many tensors under a private name alone)
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import torch
@@ -19,6 +19,9 @@ from equipoise.monitor.measure.tensors import Watched
 WIDE = 4096
 """Numbers of a row that are summed in their own precision at most."""
 
+ROOM, MOST = 4 << 20, 4
+"""Bytes of copies that wait for their sums, and steps."""
+
 WEIGHTS, GRADIENTS, MOMENTUM, NEW = range(4)
 """What is copied of a step: weights, gradients and momentum before it, and the weights after it."""
 
@@ -29,70 +32,140 @@ PAIRS = {
 """The inner products, of the change in place of the new weights."""
 
 Start = tuple[Tensor, Tensor, list[int]] | None
+Sums = tuple[NDArray[np.float64], NDArray[np.float64]]
+"""The inner products, by name and row of the blocks, and those of the sampled rows."""
+
+
+class CopiedStep:
+    """A step that was copied.
+
+    Args:
+        copies: has it.
+        slot: where it lies among them.
+        names: which of `sums.SUMS` are wanted.
+    """
+
+    def __init__(self, copies: StepCopies, slot: int, names: tuple[str, ...]) -> None:
+        self._copies, self.slot, self.names = copies, slot, names
+        self.found: Sums | None = None
+
+    def sums(self) -> Sums:
+        """Its sums, together with those of all steps that wait."""
+        if self.found is None:
+            self._copies.solve()
+        assert self.found is not None
+        return self.found
 
 
 class StepCopies:
-    """The copies of a step.
+    """The copies of one step, and of some before it until they are summed, in this thread or another.
 
     Args:
         tensors: what is copied, all of one precision, on the CPU.
+        spans: which of them each optimizer has.
         blocks: whole tensors, by the width of their rows.
         starts: of each block the rows that are sampled, their initial weights, and their places among all that are.
         sampled: how many rows are sampled.
     """
 
     def __init__(
-        self, tensors: Sequence[Watched], blocks: Sequence[Block], starts: Sequence[Start], sampled: int
-    ) -> None:
-        order = [i for block in blocks for i in block.tensors.tolist()]
-        like = [tensors[i].p.detach() for i in order]
-        memory = torch.zeros(4, sum(p.numel() for p in like), dtype=like[0].dtype)
-        self.places: list[list[Tensor]] = []
-        """Where `WEIGHTS`, `GRADIENTS`, `MOMENTUM` and `NEW` of each tensor are copied to."""
-        for line in memory:
-            views = torch._utils._unflatten_dense_tensors(line, like)
-            self.places.append([view for _, view in sorted(zip(order, views, strict=True), key=lambda pair: pair[0])])
-        self._memory, self._count, self._sampled, at = memory, sum(b.rows for b in blocks), sampled, 0
-        self._rows: list[tuple[slice, Tensor]] = []
-        self._starts: list[tuple[NDArray[Any], NDArray[Any], NDArray[Any], list[int]]] = []
+        self, tensors: Sequence[Watched], spans: Sequence[slice], blocks: Sequence[Block], starts: Sequence[Start],
+        sampled: int,
+    ) -> None:  # fmt: skip
+        dtype = tensors[0].p.dtype
+        self._slots = max(1, min(MOST, ROOM // (4 * sum(b.rows * b.width for b in blocks) * dtype.itemsize)))
+        self._slot = 0
+        self._waiting: list[CopiedStep] = []
+        self._lock = threading.Lock()
+        self._count, self._sampled = sum(b.rows for b in blocks), sampled
+        self._rows: list[tuple[slice, Tensor, Start]] = []  # by what, slot, row and number
+        slots: list[list[dict[int, Tensor]]] = [[{} for _ in range(4)] for _ in range(self._slots)]
         for block, start in zip(blocks, starts, strict=True):
-            part = memory[:, at : at + block.rows * block.width].unflatten(-1, (block.rows, block.width))
-            self._rows.append((block.where, part.transpose(0, 1)))  # by row, what, and number
-            if start is not None:
-                self._starts.append((part[NEW].numpy(), start[0].numpy(), start[1].numpy(), start[2]))
-            at += block.rows * block.width
+            order = block.tensors.tolist()
+            like = [tensors[i].p.detach() for i in order]
+            shape = (4, self._slots, block.rows, block.width)
+            memory = torch.from_numpy(np.zeros(shape, like[0].numpy().dtype))  # torch.zeros fills it at once
+            for slot, lines in enumerate(slots):
+                for what, line in enumerate(lines):
+                    views = torch._utils._unflatten_dense_tensors(memory[what, slot].view(-1), like)
+                    line.update(zip(order, views, strict=True))
+            self._rows.append((block.where, memory, start))
+        self._spans = spans
+        self._places = [
+            [[[line[i] for i in range(len(tensors))[span]] for line in lines] for span in spans] for lines in slots
+        ]
 
-    def sums(self, names: list[str]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """The inner products, by name and row of the blocks, and those of the sampled rows.
+    @property
+    def places(self) -> list[list[list[Tensor]]]:
+        """Where `WEIGHTS`, `GRADIENTS`, `MOMENTUM` and `NEW` of each optimizer's tensors are copied to in the step."""
+        return self._places[self._slot]
 
-        The change takes the place of the copied weights after the step.
+    def place(self, what: int, index: int) -> Tensor:
+        """Where something of a tensor is copied to in the step."""
+        owner = next(k for k, span in enumerate(self._spans) if span.start <= index < span.stop)
+        return self.places[owner][what][index - self._spans[owner].start]
+
+    def take(self, names: tuple[str, ...]) -> CopiedStep:
+        """All of the step is copied: it waits for its sums, and the next one goes elsewhere.
 
         Args:
-            names: which of `sums.SUMS`.
+            names: which of `sums.SUMS` are wanted.
         """
-        values, samples = np.zeros((len(names), self._count)), np.zeros((3, self._sampled))
-        for new, rows, initial, places in self._starts:
-            way = new[rows] - initial
-            for k, (a, b) in enumerate(((initial, initial), (way, way), (way, initial))):
-                samples[k, places] = np.einsum("ij,ij->i", a, b, dtype=np.float64)
+        with self._lock:
+            if self._waiting and self._waiting[0].names != names:
+                self._solve()
+            step = CopiedStep(self, self._slot, names)
+            self._waiting.append(step)
+            if len(self._waiting) == self._slots:
+                self._solve()
+            self._slot = (self._slot + 1) % self._slots
+        return step
+
+    @torch.no_grad()
+    def solve(self) -> None:
+        """Sum all steps that wait."""
+        with self._lock:
+            self._solve()
+
+    def _solve(self) -> None:
+        waiting, self._waiting = self._waiting, []
+        while waiting:
+            first = waiting[0].slot
+            run = [step for k, step in enumerate(waiting) if step.slot == first + k]  # up to the last slot
+            del waiting[: len(run)]
+            values, samples = self._sums(slice(first, first + len(run)), run[0].names)
+            for k, step in enumerate(run):
+                step.found = values[:, k], samples[:, k]
+
+    def _sums(self, slots: slice, names: tuple[str, ...]) -> Sums:
+        """The sums of the steps in some slots, by name, step and row; the change takes the place of new weights."""
+        count = slots.stop - slots.start
+        values, samples = np.zeros((len(names), count, self._count)), np.zeros((3, count, self._sampled))
         lines, pairs = [names.index(name) for name in PAIRS], [4 * a + b for a, b in PAIRS.values()]
-        w, new = self._memory[WEIGHTS], self._memory[NEW]
-        change = torch.sub(new, w, out=new)
-        for where, of_row in self._rows:
-            found = _products(of_row if of_row.shape[2] <= WIDE else of_row.double())[pairs]
+        for where, memory, start in self._rows:
+            part = memory[:, slots]
+            if start is not None:
+                rows, initial, places = start
+                initial = initial.double()
+                way = part[NEW].index_select(1, rows) - initial
+                for k, (a, b) in enumerate(((initial, initial), (way, way), (way, initial))):
+                    samples[k][:, places] = torch.linalg.vecdot(a, b)
+            change = part[NEW].sub_(part[WEIGHTS])
+            x = part.flatten(1, 2).transpose(0, 1)  # by step and row together, what, and number
+            found = _products(x if x.shape[2] <= WIDE else x.double(), count)[pairs]
             if not np.isfinite(found).all():  # squares of numbers beyond 1e19 leave float32
-                found = _products(of_row.double())[pairs]
-            values[lines, where] = found
+                found = _products(x.double(), count)[pairs]
+            values[lines, :, where] = found
+            if "cw" in names:
+                # Decay acted where u·w ≥ 0, and there it and the step pull the same way: Δ·w < 0.
+                w = part[WEIGHTS]
+                w.mul_(change * w < 0)
+                values[names.index("cw"), :, where] = w.square().sum(2)
+                values[names.index("cd"), :, where] = (w * change).sum(2)
         values[names.index("dw")] += values[names.index("dd")]  # Δ·w′
-        if "cw" in names:
-            # Decay acted where u·w ≥ 0, and there it and the step pull the same way: Δ·w < 0.
-            w.mul_(change * w < 0)
-            for where, of_row in self._rows:
-                values[names.index("cw"), where] = of_row[:, WEIGHTS].square().sum(1)
-                values[names.index("cd"), where] = (of_row[:, WEIGHTS] * of_row[:, NEW]).sum(1)
         return values, samples
 
 
-def _products(x: Tensor) -> NDArray[np.float64]:
-    """The inner products of what was copied, by pair and row."""
-    return torch.bmm(x, x.transpose(1, 2)).numpy().reshape(-1, 16).T
+def _products(x: Tensor, steps: int) -> NDArray[np.float64]:
+    """The inner products of what was copied, by pair, step and row."""
+    return torch.bmm(x, x.transpose(1, 2)).numpy().reshape(steps, -1, 16).transpose(2, 0, 1)

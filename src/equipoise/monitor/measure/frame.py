@@ -11,6 +11,7 @@ device once.
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,7 @@ from torch import Tensor
 
 from equipoise.monitor.attach.registry import OptimizerRegistry
 from equipoise.monitor.measure.blocks import Block, blocks_of
-from equipoise.monitor.measure.copies import GRADIENTS, MOMENTUM, NEW, WEIGHTS, StepCopies
+from equipoise.monitor.measure.copies import GRADIENTS, MOMENTUM, NEW, WEIGHTS, CopiedStep, StepCopies
 from equipoise.monitor.measure.optimizer_state import Sources
 from equipoise.monitor.measure.sums import SUMS, RowSums
 from equipoise.monitor.measure.tensors import Fingerprint, Watched, watched
@@ -79,7 +80,7 @@ class Frame:
         self.names = self._needed(cautious=False)
         self._plain = [t.p for t in self.tensors]
         self._workspace: Workspace | None = None
-        self._copies: StepCopies | None = None
+        self._mine = [self._plain[s] for s in self._span]
         self._clear()
 
     def _needed(self, cautious: bool) -> list[str]:
@@ -169,8 +170,13 @@ class Frame:
         Args:
             owner: number of the optimizer.
         """
-        self._copy(owner, WEIGHTS, self._plain)
-        return [p.grad for p in self._plain[self._span[owner]]]
+        places, mine, here = self._made_copies.places[owner][WEIGHTS], self._mine[owner], torch.is_grad_enabled()
+        try:
+            torch._C._set_grad_enabled(False)  # as `torch.no_grad`, which is slower than the copy
+            torch._foreach_copy_(places, mine)
+        finally:
+            torch._C._set_grad_enabled(here)
+        return [p.grad for p in mine]
 
     def held(self, owner: int, taken: int, grads: list[Tensor | None]) -> None:
         """As `before`, of what `hold` kept: the momentum that was there is gone.
@@ -186,20 +192,20 @@ class Frame:
 
     def _copy(self, owner: int, what: int, tensors: Sequence[Tensor | None]) -> None:
         """Copy something of one optimizer's tensors; nothing where there is none of it."""
-        if self._copies is None:
-            self._copies = StepCopies(self.tensors, self.blocks, self._initial, len(self.sampled))
-        span = self._span[owner]
-        places, given = self._copies.places[what][span], tensors[span]
+        places, given = self._made_copies.places[owner][what], tensors[self._span[owner]]
         if what != WEIGHTS and any(x is None for x in given):
             both = [(place, x) for place, x in zip(places, given, strict=True) if x is not None]
             places, given = [place for place, _ in both], [x for _, x in both]
         if places:
             torch._foreach_copy_(places, given)  # type: ignore[arg-type]
 
-    def sums(self) -> tuple[NDArray[Any], NDArray[Any]]:
-        """Of what was copied, the sums by name and row, and those of the sampled rows."""
-        assert self._copies is not None
-        return self._copies.sums(self.names)
+    @cached_property
+    def _made_copies(self) -> StepCopies:
+        return StepCopies(self.tensors, self._span, self.blocks, self._initial, len(self.sampled))
+
+    def take_copies(self) -> CopiedStep:
+        """The step that was copied; its sums come later."""
+        return self._made_copies.take(tuple(self.names))
 
     def _copy_and_measure(self, owner: int, weights: list[Tensor | None], held: Held | None) -> None:
         """One block after the other, all that is measured of it: what is read again is still in the cache."""
@@ -291,8 +297,9 @@ class Frame:
 
     def change_of(self, index: int) -> Tensor:
         """The change of one tensor's local part, as rows; after `after` was told to keep it, until `release`."""
-        if self._copies is not None:
-            return self._copies.places[NEW][index] - self._copies.places[WEIGHTS][index]
+        if self.little:
+            new, weight = (self._made_copies.place(what, index) for what in (NEW, WEIGHTS))
+            return new - weight
         assert self._workspace is not None
         parts = []
         for buffer in self._workspace.all:

@@ -47,8 +47,7 @@ class Measurer:
         model: names the parameters.
         registry: the optimizers.
         neurons: how many neurons of each tensor to sample.
-        spectra: measure singular values at each k-th measured step; None as many as the cadence pays for.
-        cadence: what the time is told to.
+        spectra: measure singular values at each k-th measured step; None as many as there are seconds for.
         first: whether this is the process that writes.
         norms: norms of tensors when they were first seen, of an earlier part of the run.
     """
@@ -59,12 +58,11 @@ class Measurer:
         registry: OptimizerRegistry,
         neurons: int,
         spectra: int | None,
-        cadence: Cadence,
         first: bool,
         norms: dict[str, float],
     ) -> None:
         self._model, self._registry, self._neurons, self._spectra_every = model, registry, neurons, spectra
-        self._cadence, self._first, self._norms = cadence, first, norms
+        self._first, self._norms = first, norms
         self.starts: dict[tuple[str, int], Tensor] = {}
         """Initial weights of the sampled neurons."""
         self.frame = self._new_frame()
@@ -90,7 +88,7 @@ class Measurer:
         """Whether this process measures at all: the first one, or where parameters are sharded all of them."""
         return self._first or self.frame.sharded
 
-    def count(self, owner: int, groups: list[GroupState], first: int, total: int) -> None:
+    def count(self, owner: int, groups: list[GroupState], first: int, total: int, times: int = 1) -> None:
         """Count a step of one optimizer, and in each of its groups' memories where they could be read.
 
         Args:
@@ -98,21 +96,26 @@ class Measurer:
             groups: the numbers of its groups; empty where they were not read.
             first: number of the first of them among all.
             total: how many there are in all.
+            times: how many such steps.
         """
-        self._taken[owner] += 1
+        self._taken[owner] += times
         self._memories += [quantities.MemorySoFar() for _ in range(total - len(self._memories))]
         for i, step in enumerate(groups, first):
-            self._memories[i].step(step.lr, step.decays)
+            lost = step.decays
+            for _ in range(times):
+                self._memories[i].step(step.lr, lost)
             self._groups[i] = step
 
     # The step, in its order
 
-    def begin(self, number: int, writer: RunWriter | None) -> None:
+    def begin(self, number: int, owner: int, writer: RunWriter | None, credit: float) -> None:
         """A step of training begins that is measured.
 
         Args:
             number: of the step.
+            owner: number of the optimizer that begins it, and has been counted.
             writer: is told what the numbers will mean.
+            credit: seconds that spectra may take.
         """
         self._measured += 1
         self._kept.clear()  # it was of the step before
@@ -122,15 +125,19 @@ class Measurer:
             assembler, spectra = self._renew(fits, writer)
         else:
             assembler, spectra = self._assembler, self._spectra
-        afforded = self._afforded if self.frame.sharded else self._affords(spectra)
+        afforded = self._afforded if self.frame.sharded else self._affords(spectra, credit)
         self._chosen = spectra.due(self._spectra_every, self._measured, afforded)
-        groups = [group_state(one, group) for one in registry.each for group in groups_in(one)]
+        known = registry.groups_of(owner)
+        groups = [
+            self._groups[i] if i in known and i in self._groups else group_state(one, group)
+            for i, (one, group) in enumerate((one, group) for one in registry.each for group in groups_in(one))
+        ]
         self.open = MeasuredStep(number, self.frame, assembler, groups, {})
         self.frame.begin(cautious=any(g.cautious for g in groups))
 
-    def _affords(self, spectra: Spectra) -> int:
-        """How many tensors' spectra the time pays for; it is asked where nothing else decides."""
-        return spectra.affords(self._cadence.credit) if self._spectra_every is None else 0
+    def _affords(self, spectra: Spectra, credit: float) -> int:
+        """How many tensors' spectra the seconds go for; they are asked where nothing else decides."""
+        return spectra.affords(credit) if self._spectra_every is None else 0
 
     def _renew(self, fits: bool, writer: RunWriter | None) -> tuple[Assembler, Spectra]:
         """Look at the parameters again, and say what they are."""
@@ -179,7 +186,6 @@ class Measurer:
         """Whether what a step needs to be measured later may be kept: the weights are little, and all here."""
         return self.frame.little and self._assembler is not None
 
-    @torch.no_grad()
     def keep(self, owner: int, new: bool, closure: bool) -> None:
         """Keep what is needed to measure a step afterwards, should it be the last one.
 
@@ -190,11 +196,10 @@ class Measurer:
         """
         if new:
             self._kept.clear()
-        if closure:
-            return
-        grads = self.frame.hold(owner)
-        versions = [0 if g is None else g._version for g in grads]
-        self._kept[owner] = HeldStep(OptimizerStep.begin(self._registry.each[owner], closure), grads, versions)
+        if not closure:
+            grads = self.frame.hold(owner)
+            versions = [0 if g is None else g._version for g in grads]
+            self._kept[owner] = HeldStep(OptimizerStep.begin(self._registry.each[owner], closure), grads, versions)
 
     def forget(self) -> None:
         """Let go of what was kept."""
@@ -206,8 +211,8 @@ class Measurer:
         if kept is not None:
             kept.optimizer_step.end(self._registry.each[owner])
 
-    def last(self, number: int) -> None:
-        """Training has ended: measure its last step from what was kept of it, if all of that is as it was.
+    def last(self, number: int) -> bool:
+        """Training has ended: measure its last step from what was kept of it; whether all of that is as it was.
 
         Args:
             number: of the step.
@@ -217,11 +222,10 @@ class Measurer:
         same = all(g is None or g._version == v for k in kept.values() for g, v in zip(*k[1:], strict=True))
         self.frame.fingerprint.forget()
         if not (kept and whole and same and self.frame.fingerprint.fits(self._registry, number)) or self.busy:
-            return
+            return False
         groups = [self._groups[i] for i in range(len(self._registry.param_groups))]
         assert self._assembler is not None
         self._chosen = []
-        self._cadence.measures(number)
         self.open = step = MeasuredStep(
             number, self.frame, self._assembler, groups, {k: v.optimizer_step for k, v in kept.items()}
         )
@@ -229,6 +233,7 @@ class Measurer:
         for owner, one in kept.items():
             self.frame.held(owner, self._taken[owner] - 1, one.grads)
             self.frame.after(owner, False, step.assembler.cautious(groups))
+        return True
 
     def after(self, owner: int, keep: bool) -> None:
         """Measure what an optimizer's step has done.
@@ -269,30 +274,19 @@ class Measurer:
         step.slow += self._spectra.measure(self._registry, chosen, step.groups, step.failed, held)
         step.spectral += time.perf_counter() - start
 
-    def _solve_spectra(self, step: MeasuredStep, writer: RunWriter | None) -> None:
-        """Make a row of what was taken for spectra, now that it has arrived."""
-        if self._spectra is None or not step.slow:
-            return
-        start = time.perf_counter()
-        row = self._spectra.row(step.slow)
-        seconds = time.perf_counter() - start
-        self._cadence.spectral += seconds
-        self._spectra.learn([taken.index for taken in step.slow], step.spectral + seconds)
-        if writer is not None:
-            writer.append(step.number, row, kind="slow")
-
-    def send(self, keep: bool) -> None:
+    def send(self, cadence: Cadence, keep: bool) -> None:
         """Start moving the sums off the device; the step is over.
 
         Args:
+            cadence: has the times that are stored with it.
             keep: whether to keep its memory, as the next step needs it again.
         """
         step, self.open = self.open, None
         assert step is not None
         ended = all(one.ended for one in step.optimizer_steps.values())
         step.failed |= not ended  # something raised inside a step
-        cadence, memories = self._cadence, self._memories
-        afforded = self._affords(self._spectra) if self._spectra and step.frame.sharded else 0
+        memories = self._memories
+        afforded = self._affords(self._spectra, cadence.credit) if self._spectra and step.frame.sharded else 0
         fixed = [cadence.step_time, cadence.share]
         fixed += [s.lr for s in step.groups] + [s.weight_decay for s in step.groups]
         fixed += [m.effective_steps for m in memories] + [m.init_share for m in memories]
@@ -313,21 +307,30 @@ class Measurer:
         """Whether numbers have arrived that nobody has received."""
         return self._waiting is not None and self._waiting.received
 
-    def receive(self, writer: RunWriter | None) -> MeasuredStep | None:
-        """The step whose numbers waited; the next step to measure is chosen by it.
+    def receive(self) -> MeasuredStep | None:
+        """The step whose numbers waited; None if there is none."""
+        step, self._waiting = self._waiting, None
+        if step is not None:
+            step.receive()
+            self._afforded = step.spectra
+        return step
+
+    def solve_spectra(self, step: MeasuredStep, writer: RunWriter | None) -> float:
+        """Make a row of what was taken for spectra, now that it has arrived; the seconds that this took.
 
         Args:
-            writer: is told the spectra.
+            step: received, and not failed.
+            writer: stores the row.
         """
-        step, self._waiting = self._waiting, None
-        if step is None:
-            return None
-        step.receive()
-        self._cadence.plan(step.number, step.account if step.frame.sharded else None)
-        self._afforded = step.spectra
-        if not step.failed:
-            self._solve_spectra(step, writer)
-        return step
+        if self._spectra is None or not step.slow:
+            return 0.0
+        start = time.perf_counter()
+        row = self._spectra.row(step.slow)
+        seconds = time.perf_counter() - start
+        self._spectra.learn([taken.index for taken in step.slow], step.spectral + seconds)
+        if writer is not None:
+            writer.append(step.number, row, kind="slow")
+        return seconds
 
     def abandon(self) -> None:
         """Training ends inside a step: where sums are taken over all processes, the others are somewhere else."""

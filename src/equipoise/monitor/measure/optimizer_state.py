@@ -54,7 +54,7 @@ class Sources:
         self._look()
         found: list[Tensor | None] = [None] * len(self._params)
         for i, m in zip(self._at, self._held, strict=True):
-            found[i] = local(m)
+            found[i] = m if type(m) is Tensor else local(m)
         return found
 
     def averages(self) -> list[Tensor | None]:

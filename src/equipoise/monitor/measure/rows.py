@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections import deque
 from collections.abc import Callable
 
 import numpy as np
@@ -27,7 +28,7 @@ class RowMaker:
         self, writer: RunWriter, norms: dict[str, float], failed: Callable[[Exception], object] | None
     ) -> None:
         self._writer, self._norms, self._failed = writer, norms, failed
-        self._waiting: list[MeasuredStep] = []
+        self._waiting: deque[MeasuredStep] = deque()
         self._lock = threading.RLock()
         writer.collect(self.make)
 
@@ -39,15 +40,14 @@ class RowMaker:
             now: whether its row is needed at once.
         """
         step.when = self._writer.clock()
-        with self._lock:
-            self._waiting.append(step)
-            if now or self._failed is None:
-                self.make()
+        self._waiting.append(step)
+        if now or self._failed is None:
+            self.make()
 
     def make(self) -> None:
         """Make rows of all that waits."""
         with self._lock:
-            waiting, self._waiting = self._waiting, []
+            waiting = [self._waiting.popleft() for _ in range(len(self._waiting))]
             try:
                 while waiting:
                     alike = self._alike(waiting)
@@ -73,7 +73,7 @@ class RowMaker:
     def _make(self, steps: list[MeasuredStep]) -> None:
         first, measured = steps[0], [step.measured for step in steps if step.measured is not None]
         names = list(measured[0].names)
-        found = [one.sums for one in measured if one.sums is not None]
+        found = [one.sums() for one in measured if one.sums is not None]
         values, angles = (np.stack([pair[k] for pair in found], axis=1, dtype=np.float64) for k in range(2))
         rows, per = first.assembler.rows(measured, first.frame.row_sums(values, names), angles)
         for i, step in enumerate(steps):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -123,7 +124,7 @@ class MeasuredStep:
         if frame.little:
             if not self.failed:
                 skips, factors = (np.array([float(x) for x in some]) for some in (skipped, scales))
-                self.measured.arrived(skips, factors, frame.sums())
+                self.measured.arrived(skips, factors, frame.take_copies().sums)
             return
         error: Exception | None = None
         flat: Tensor | None = None
@@ -164,7 +165,7 @@ class MeasuredStep:
         n = (len(tail) - 6) // 2
         *account, spectra = tail[2 * n + 1 :].tolist()
         self.account, self.spectra, self.failed = tuple(account), int(spectra), tail[n] != 0.0
-        self.measured.arrived(tail[:n], tail[n + 1 : 2 * n + 1], self.frame.unpack(numbers))
+        self.measured.arrived(tail[:n], tail[n + 1 : 2 * n + 1], partial(self.frame.unpack, numbers))
 
     @property
     def update_lost(self) -> Finding | None:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from equipoise import _check
 
@@ -127,11 +127,17 @@ class Layout:
 
     def pack(self, row: ArrayLike) -> bytes:
         """A row as it is stored."""
-        with np.errstate(over="ignore"):
-            values = np.asarray(row).astype(self.stored)
+        values = np.asarray(row)
         if values.shape != (len(self),):
             raise ValueError(f"row has shape {values.shape}: must be ({len(self)},), by layout {self.kind!r}")
-        return values.tobytes()
+        return self.pack_rows(values[None])[0]
+
+    def pack_rows(self, rows: NDArray[Any]) -> list[bytes]:
+        """Rows as they are stored."""
+        if rows.shape[1:] != (len(self),):
+            raise ValueError(f"row has shape {rows.shape[1:]}: must be ({len(self)},), by layout {self.kind!r}")
+        with np.errstate(over="ignore"):
+            return [row.tobytes() for row in rows.astype(self.stored)]
 
     def to_dict(self) -> dict[str, Any]:
         """As plain data for JSON."""
@@ -187,4 +193,4 @@ def make_layout(
 
 def to_json(thing: Quantity | TensorInfo) -> dict[str, Any]:
     """As plain data for JSON, without the name, which is the record's key."""
-    return {key: value for key, value in asdict(thing).items() if key != "name"}
+    return {key: value for key, value in vars(thing).items() if key != "name"}

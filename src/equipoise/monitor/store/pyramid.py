@@ -6,7 +6,7 @@ measured" and is left out; a column without any number has count 0 and NaN for t
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -109,28 +109,35 @@ class Builder:
 
     def __init__(self) -> None:
         self._waiting: list[list[Buckets]] = []
-        self._rows: list[tuple[int, float, NDArray[Any]]] = []
+        self._rows: list[tuple[int, float, bytes]] = []
         self._seq = 0
 
-    def add(self, step: int, time: float, row: NDArray[Any]) -> Iterator[tuple[int, Buckets]]:
-        """Add a row; yields (level, bucket) for the level that it completes, and those above."""
+    def add(self, step: int, time: float, row: bytes, dtype: np.dtype[Any]) -> Sequence[tuple[int, Buckets]]:
+        """Add a row as it is stored; gives (level, bucket) for the level that it completes, and those above."""
         self._rows.append((step, time, row))
         if len(self._rows) < BASE:
-            return
-        steps, times, values = zip(*self._rows, strict=True)
-        bucket = merge(of_rows(steps, times, np.concatenate(values).reshape(BASE, -1), self._seq), [0])
+            return ()
+        steps, times, data = zip(*self._rows, strict=True)
+        values = np.frombuffer(b"".join(data), dtype).reshape(BASE, -1)
+        bucket = merge(of_rows(steps, times, values, self._seq), [0])
         self._seq += BASE
         self._rows = []
+        return self._complete(bucket)
+
+    def _complete(self, bucket: Buckets) -> list[tuple[int, Buckets]]:
+        """The bucket of the first level, and those above that it completes."""
+        made = [(1, bucket)]
         for level in range(1, 64):
-            yield level, bucket
             if len(self._waiting) < level:
                 self._waiting.append([])
             waiting = self._waiting[level - 1]
             waiting.append(bucket)
             if len(waiting) < FACTOR:
-                return
+                break
             bucket = merge(join(waiting), [0])  # means are float64 until they are stored
             waiting.clear()
+            made.append((level + 1, bucket))
+        return made
 
     def restart(self, stored: int) -> None:
         """Begin anew after rows were lost: a bucket holds only rows that follow each other.

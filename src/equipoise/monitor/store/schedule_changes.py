@@ -51,7 +51,7 @@ class ChangePointWriter:
         self._peaks: dict[int, Point] = {}  # for each number of a row, where it was highest since the line began
         self._written = -1
 
-    def take(self, step: int, first: int, groups: Sequence[GroupState], total: int) -> None:
+    def take(self, step: int, first: int, groups: Sequence[GroupState], total: int, times: int = 1) -> None:
         """Take in what an optimizer's groups say at a step.
 
         Args:
@@ -59,9 +59,18 @@ class ChangePointWriter:
             first: number of its first group among all.
             groups: the numbers of each of its groups; empty where they were not read.
             total: how many groups there are in all.
+            times: of how many steps, from that one on, they are the numbers.
         """
         if self._writer is None:
             return
+        last = step + times - 1
+        while step <= last:
+            self._take(step, first, groups, total)
+            level = self._slope is not None and not any(self._slope)
+            same = self._last is not None and self._last[1] == self._now
+            step = max(step + 1, last) if level and same else step + 1  # between them the line goes on
+
+    def _take(self, step: int, first: int, groups: Sequence[GroupState], total: int) -> None:
         if step != self._step:
             self._end_step()
         if 2 * total != len(self._now):

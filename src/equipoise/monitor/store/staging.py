@@ -13,8 +13,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from equipoise.finding import Finding
 from equipoise.monitor.store import network, pyramid, schema
 from equipoise.monitor.store.layout import Layout
@@ -188,7 +186,7 @@ class RunFileWriter:
         self.staged_bytes += len(data) + 200
         segment.rows += 1
         dtype = segment.layout.stored
-        for level, bucket in segment.builder.add(step, when, np.frombuffer(data, dtype)):
+        for level, bucket in segment.builder.add(step, when, data, dtype):
             about = (int(bucket.seq[0]), int(bucket.rows[0]), int(bucket.first[0]), int(bucket.last[0]), when)
             for tile, start in enumerate(pyramid.tiles(len(segment.layout))):
                 place = (segment.number, level, tile, *about)

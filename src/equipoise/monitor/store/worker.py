@@ -12,7 +12,7 @@ from pathlib import Path
 
 from equipoise.monitor.store.staging import BEAT, FileGoneError, RunFileWriter
 
-INTERVAL = 0.2
+INTERVAL = 0.3
 """Seconds between commits: kill -9 loses the rows of less than half a second."""
 
 PATIENCE = 0.05

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
+import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from equipoise import _check
@@ -162,7 +163,11 @@ class RunWriter:
             layout = self._layouts.get(kind)
             if layout is None:
                 raise ValueError(f"kind = {kind!r}: must have a layout before its first row; call layout() first")
-            data: list[Any] = [row if callable(row) else layout.pack(row) for row in rows]
+            data: list[Any]
+            if isinstance(rows, np.ndarray):
+                data = layout.pack_rows(rows)
+            else:
+                data = [row if callable(row) else layout.pack(row) for row in rows]
             checked: list[int] = []
             for step in steps:
                 checked.append(self._checked(step, kind, checked[-1] if checked else None))
