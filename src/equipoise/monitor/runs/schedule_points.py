@@ -78,14 +78,15 @@ class Schedules:
 
     Args:
         run: the run.
+        last: the last step of all arrays. Default: the last that was taken.
     """
 
-    def __init__(self, run: Run) -> None:
+    def __init__(self, run: Run, last: int | None = None) -> None:
         self._run = run
         coverage = run.coverage
         self.begin = coverage.start
         """The step before the run's first."""
-        self.last = coverage.taken
+        self.last = coverage.taken if last is None else last
         self.start = max(self.begin, self.last - LONGEST)
         """The step before the first of all arrays."""
         self._known = set(run.columns)
