@@ -171,7 +171,10 @@ def whole_run(make: Callable[[], tuple[nn.Module, torch.optim.Optimizer, Callabl
     print(f"    median of the steps' own ratios of CPU time {middle:.3f}, watch's own count {1 + share:.3f}")
 
 
-SHORT = ((4, 32, 64), (4, 128, 64), (4, 128, 256), (4, 256, 256), (4, 512, 256), (16, 32, 64), (16, 64, 128))
+SHORT = (
+    (4, 32, 64), (4, 128, 64), (4, 128, 256), (4, 128, 512), (4, 128, 1024), (4, 256, 256), (4, 512, 256),
+    (16, 32, 64), (16, 64, 128),
+)  # fmt: skip
 """Layers, width and batch of networks, from steps of a fraction of a millisecond up."""
 
 
@@ -192,12 +195,12 @@ def short_loop(layers: int, width: int, batch: int) -> tuple[nn.Module, torch.op
     return model, optimizer, step
 
 
-def short_run(size: tuple[int, int, int], steps: int, watched: bool) -> tuple[float, float, float, int]:
+def short_run(size: tuple[int, int, int], steps: int, watched: bool) -> tuple[float, float, float, int, float]:
     """A whole run of a new network, watched by the default or not.
 
     Returns:
         Seconds by the clock and of the processor, all threads together, of all steps; seconds of the clock that
-        beginning and ending to watch took; measured steps.
+        beginning and ending to watch took; measured steps; the share that watch says it took.
     """
     model, optimizer, step = short_loop(*size)
     for _ in range(5):
@@ -212,27 +215,27 @@ def short_run(size: tuple[int, int, int], steps: int, watched: bool) -> tuple[fl
                 seen.log(loss=loss)
         wall, cpu, end = time.perf_counter() - start, time.process_time() - work, time.perf_counter()
         if seen is None:
-            return wall, cpu, 0.0, 0
+            return wall, cpu, 0.0, 0, 0.0
         seen.close()
         around = start - begin + time.perf_counter() - end
         with eq.Run.open(Path(folder, "run")) as run:
-            return wall, cpu, around, len(run.series("balance_layers"))
+            return wall, cpu, around, len(run.series("balance_layers")), seen.share
 
 
 def short_runs(repeats: int = 5) -> None:
     """Print what watching takes of whole short runs, one with and one without in turn; medians of their ratios."""
     short_run(SHORT[0], 50, True)  # loads code
-    print("  layers  width  batch  a step    steps  measured  watching adds  by CPU time  begin and end")
+    print("  layers  width  batch  a step    steps  measured  watching adds  by CPU time  it says  begin and end")
     for size, steps in ((SHORT[0], 4000), *((size, 400) for size in SHORT)):
         found = []
-        for k in range(1 if steps > 400 else 3 if size[1] > 128 else repeats):
+        for k in range(1 if steps > 400 else 3 if size[1] > 256 else repeats):
             pair = {watched: short_run(size, steps, watched) for watched in ((False, True), (True, False))[k % 2]}
             found.append((pair[False], pair[True]))
         wall, cpu = (100 * (statistics.median(w[i] / p[i] for p, w in found) - 1) for i in (0, 1))
         bare = 1e3 * statistics.median(p[0] for p, _ in found) / steps
-        around = 1e3 * statistics.median(w[2] for _, w in found)
+        around, share = 1e3 * statistics.median(w[2] for _, w in found), statistics.median(w[4] for _, w in found)
         print(f"  {size[0]:6} {size[1]:6} {size[2]:6} {bare:6.2f} ms {steps:7,} {found[0][1][3]:9}", end="")
-        print(f" {wall:12.1f} % {cpu:10.1f} % {around:9.0f} ms", flush=True)
+        print(f" {wall:12.1f} % {cpu:10.1f} % {100 * share:6.1f} % {around:9.0f} ms", flush=True)
 
 
 def memory(make: Callable[[], tuple[nn.Module, torch.optim.Optimizer, Callable[[], Tensor]]]) -> None:
