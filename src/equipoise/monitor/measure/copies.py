@@ -146,10 +146,10 @@ class StepCopies:
             part = memory[:, slots]
             if start is not None:
                 rows, initial, places = start
-                initial = initial.double()
-                way = part[NEW].index_select(1, rows) - initial
-                for k, (a, b) in enumerate(((initial, initial), (way, way), (way, initial))):
-                    samples[k][:, places] = torch.linalg.vecdot(a, b)
+                found = _angles(part[NEW].index_select(1, rows), initial)
+                if not found.isfinite().all():
+                    found = _angles(part[NEW].index_select(1, rows).double(), initial.double())
+                samples[..., places] = found
             change = part[NEW].sub_(part[WEIGHTS])
             x = part.flatten(1, 2).transpose(0, 1)  # by step and row together, what, and number
             found = _products(x if x.shape[2] <= WIDE else x.double(), count)[pairs]
@@ -169,3 +169,9 @@ class StepCopies:
 def _products(x: Tensor, steps: int) -> NDArray[np.float64]:
     """The inner products of what was copied, by pair, step and row."""
     return torch.bmm(x, x.transpose(1, 2)).numpy().reshape(steps, -1, 16).transpose(2, 0, 1)
+
+
+def _angles(new: Tensor, initial: Tensor) -> Tensor:
+    """‖w₀‖², ‖D‖² and ⟨D,w₀⟩ of some rows by step, with D the way from the initial weights."""
+    way, dot = new - initial, torch.linalg.vecdot
+    return torch.stack([dot(initial, initial).expand(way.shape[:2]), dot(way, way), dot(way, initial)])
