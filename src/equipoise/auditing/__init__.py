@@ -2,9 +2,9 @@
 
 Comes in: a model, its optimizer, and a loop that trains for some steps (`audit`). Goes out: a table tensor × what it
 says × what it does, and findings. In the order to read: `record` (hooks), `candidates` (what it may do), `fit` (least
-squares), `infer` and `low_precision` (which of them it did: a `behaviour`), `said` and `structure` (comparison),
-`table`, `auditor`. Beside them: `script` (training scripts), `ranks` (what ranks trained), `previous` (before and after
-a resume).
+squares), `recorded` (what they are fitted on), `infer` and `low_precision` (which of them it did: a `behaviour`),
+`said` and `structure` (comparison), `table`, `auditor`. Beside them: `script` (training scripts), `ranks` (what ranks
+trained), `previous` (before and after a resume).
 """
 
 from equipoise.auditing.auditor import Audit, audit
