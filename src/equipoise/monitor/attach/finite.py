@@ -139,7 +139,7 @@ def _gradient(p: Tensor) -> Tensor | None:
 
 def _all_finite(tensors: list[Tensor]) -> bool:
     """Whether all is well with tensors on the CPU; False also where numbers are so large that it cannot be told."""
-    return math.isfinite(sum(x.item() for x in torch._foreach_norm(tensors)))
+    return bool(np.isfinite(torch.stack(torch._foreach_norm(tensors)).numpy()).all())
 
 
 def _told(tensors: list[Tensor]) -> Tensor:

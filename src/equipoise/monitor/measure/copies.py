@@ -147,7 +147,7 @@ class StepCopies:
             if start is not None:
                 rows, initial, places = start
                 found = _angles(part[NEW].index_select(1, rows), initial)
-                if not found.isfinite().all():
+                if not np.isfinite(found.numpy()).all():
                     found = _angles(part[NEW].index_select(1, rows).double(), initial.double())
                 samples[..., places] = found
             change = part[NEW].sub_(part[WEIGHTS])
