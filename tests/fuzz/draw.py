@@ -106,6 +106,13 @@ GOOD: dict[str, st.SearchStrategy[Any]] = {
     "floor": st.sampled_from([0.0, 1e-3, 0.35, 1e3]),
     "outward": st.sampled_from([0.0, 0.5, 1.0]),
     "inward": st.sampled_from([0.0, 0.5, 1.0]),
+    "delta": st.sampled_from([0.0, 0.1, 1e3]),
+    "wd_ratio": st.sampled_from([0.0, 0.1, 1.0]),
+    "gain_rate": st.sampled_from([0.0, 0.1, 1e3]),
+    "turn_decay": st.sampled_from([0.0, 1e-3, 1e3]),
+    "turn_power": st.sampled_from([0.0, 1.0, 10.0]),
+    "turn_warmup": st.integers(0, 3),
+    "beta": SHARE,
     "layer_scale": st.sampled_from([1e-3, 1.0, 1e3]),
 }
 OF_STEEPEST = {"norm": st.sampled_from([None, "spectral", "sign", "rms", "linf", "l1", "l1.5", "row", "embedding"])}

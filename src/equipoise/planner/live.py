@@ -74,7 +74,8 @@ def _read_tensors(
             tensors[key] = replace(tensors[key], count=tensors[key].count + 1) if key in tensors else one
     if not tensors:
         raise nothing_to_train(every)
-    return tuple(tensors.values()), (f"{frozen} parameters are left out: frozen, complex or empty",) if frozen else ()
+    some = f"{frozen} parameter{' is' if frozen == 1 else 's are'} left out: frozen, complex or empty"
+    return tuple(tensors.values()), (some,) if frozen else ()
 
 
 def read_groups(optimizer: Any) -> tuple[tuple[Group, ...], tuple[str, ...]]:

@@ -1,5 +1,6 @@
 """Steps that never wait for their device, as far as a machine without one can show it."""
 
+import importlib
 import json
 import shutil
 from collections.abc import Callable
@@ -67,7 +68,8 @@ def test_reading_one_would_raise() -> None:
 
 def test_an_accelerator_that_is_not_there() -> None:
     """Nothing lies on the wrong device, is read, or is copied to the host, with lr of any kind; see `pretend`."""
-    if not hasattr(torch.utils.backend_registration, "_setup_privateuseone_for_python_backend"):
+    registration = importlib.import_module("torch.utils.backend_registration")
+    if not hasattr(registration, "_setup_privateuseone_for_python_backend"):
         pytest.skip("needs a newer torch")
     script = Path(__file__).with_name("pretended_device.py")
     done = forked.run(script, check=True)

@@ -27,7 +27,10 @@ ONE = math.log(math.e - 1)
 """softplus(ONE) = 1."""
 
 LEAST = 1e-7
-"""The smallest magnitude of a row: a smaller one could not be divided by."""
+"""The smallest magnitude of a row or an input: a smaller one could not be divided by."""
+
+MOST = 1e30
+"""The largest product of a gradient and a weight: sums of millions of them are still numbers of float32."""
 
 _ADAM, _DECAY = AdamRule(), Decay()
 
@@ -59,7 +62,7 @@ class _Apart(Move):
             state.update(self.begin(w, group))
             for name in self.names:
                 state[f"{name}_avg"], state[f"{name}_sq"] = (torch.zeros_like(state[name]) for _ in range(2))
-        seen, slopes = self.seen(neurons(g, group), w, state)
+        seen, slopes = self.seen(_bounded(neurons(g, group), w), w, state)
         state["slopes"] = [-x if group["maximize"] else x for x in slopes]
         return seen.reshape(g.shape)
 
@@ -106,7 +109,7 @@ class MagnitudeDirection(_Apart):
         return {"row_gain": row + ONE, "column_gain": column + ONE, "direction_norm": _length(w)}
 
     def seen(self, g: Tensor, w: Tensor, state: dict[str, Any]) -> tuple[Tensor, list[Tensor]]:
-        r, c = (softplus(state[name]) for name in self.names)
+        r, c = (softplus(state[name]).clamp_min(LEAST) for name in self.names)
         wg = w * g  # V·(r·G·c) in each place
         rows = row_sum(wg) / r * state["row_gain"].sigmoid()
         columns = reduced(wg.sum(dim=0, keepdim=True)) / c * state["column_gain"].sigmoid()
@@ -114,13 +117,13 @@ class MagnitudeDirection(_Apart):
 
     def move(self, piece: Piece, u: Tensor, slopes: list[Tensor], t: int, group: GroupOptions) -> None:
         state, w, lr = piece.state, neurons(piece.w, group), rate(group)
-        r, c = (softplus(state[name]) for name in self.names)
+        r, c = (softplus(state[name]).clamp_min(LEAST) for name in self.names)
         x = w / r / c * (1 - decay_of(group)) - neurons(u, group) * lr
         n, length = state["direction_norm"], _length(x)
         x = x * torch.where((n > 0) & (length > 0), n / length.clamp_min(1e-38), 1.0)
         for name, slope in zip(self.names, slopes, strict=True):
             state[name] = state[name] - self.adam(name, slope, state, t, group) * (lr * group["gain_rate"])
-        r, c = (softplus(state[name]) for name in self.names)
+        r, c = (softplus(state[name]).clamp_min(LEAST) for name in self.names)
         put(piece.w, x * r * c)
 
 
@@ -153,6 +156,12 @@ class Angular(_Apart):
         r = r * (1 - decay_of(group)) - self.adam("magnitude", slopes[0], state, t, group) * lr
         state["magnitude"] = r = torch.copysign(r.abs().clamp_min(LEAST), r)
         put(piece.w, x / row_norm(x).clamp_min(LEAST) * r)
+
+
+def _bounded(g: Tensor, w: Tensor) -> Tensor:
+    """G, made smaller where its products with weights would leave float32."""
+    size, weight = (everywhere(x.abs().amax()) for x in (g, w))
+    return g * (MOST / weight.clamp_min(1.0) / size).clamp_max(1.0)
 
 
 def _length(x: Tensor) -> Tensor:
