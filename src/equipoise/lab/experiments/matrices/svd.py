@@ -98,7 +98,11 @@ class Svd(Experiment):
             often = max(2, base.steps // 20)
             base = base.vary({"watch": {"every": often, "neurons": 0, "spectra": 1, "structure": often}})
             for name, lrs in size.lrs.items():
-                found += [base.vary({"optimizer": name, "lr": lr, "weight_decay": 1e-3 / lr}) for lr in lrs]
+                # What Muon leaves to AdamW keeps the task's options.
+                adam = name == "muon" and base.optimizer_options
+                options = {"adam": base.optimizer_options} if adam else base.optimizer_options
+                own = base.vary({"optimizer": name, "optimizer_options": options})
+                found += [own.vary({"lr": lr, "weight_decay": 1e-3 / lr}) for lr in lrs]
         return seeds(found, size.seeds)
 
     def measure(self, result: Result, run: Run) -> dict[str, Any]:
