@@ -12,7 +12,7 @@ from equipoise._check import Array
 from equipoise.lab.experiments.base import Done, Experiment, Outcome
 from equipoise.lab.experiments.shared.checks import baseline, learnt
 from equipoise.lab.experiments.shared.sweep import by_seed, by_setting, seeds, stat
-from equipoise.lab.experiments.shared.tasks import CIFAR, CIFAR_MEDIUM, ENWIK8_BRIEF, TEXT, WIKITEXT
+from equipoise.lab.experiments.shared.tasks import CIFAR, CIFAR_MEDIUM, ENWIK8_BRIEF, KIND, TEXT, WIKITEXT
 from equipoise.lab.experiments.shared.watched import curve, hidden
 from equipoise.lab.report.claims import Claim, Stat
 from equipoise.lab.statistics import Check
@@ -279,7 +279,14 @@ def _claims(model: str, name: str, row: Mapping[str, Any], learns: Check) -> lis
         for what in ("norm", "rotation"):
             text = f"late {what} of Muon, decay {of}, over the forecast"
             found.append(
-                Claim(f"forecast-{model}/{name}-{what}", "theory", text, 1.0, row[COLUMNS[what]], tolerance=0.1)
+                Claim(
+                    f"forecast-{KIND.get(model, model)}/{name}-{what}",
+                    "theory",
+                    text,
+                    1.0,
+                    row[COLUMNS[what]],
+                    tolerance=0.1,
+                )
             )
     elif name != "accurate":
         text = f"late rotation, {of}, over what was asked"
@@ -288,7 +295,7 @@ def _claims(model: str, name: str, row: Mapping[str, Any], learns: Check) -> lis
             text = f"test loss, {of}, over Muon's"
             found.append(
                 Claim(
-                    f"match-{model}/{name}",
+                    f"match-{KIND.get(model, model)}/{name}",
                     "[kosson2024] Tables 2, 3",
                     text,
                     1.0,

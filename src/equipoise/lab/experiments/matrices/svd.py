@@ -13,7 +13,7 @@ from equipoise._check import Array
 from equipoise.lab.experiments.base import Done, Experiment, Outcome
 from equipoise.lab.experiments.shared.checks import baseline, learnt
 from equipoise.lab.experiments.shared.sweep import by_seed, seeds, stat, tuned
-from equipoise.lab.experiments.shared.tasks import CIFAR, CIFAR_MEDIUM, ENWIK8_BRIEF, TEXT, WIKITEXT
+from equipoise.lab.experiments.shared.tasks import CIFAR, CIFAR_MEDIUM, ENWIK8_BRIEF, KIND, TEXT, WIKITEXT
 from equipoise.lab.experiments.shared.watched import curve, hidden
 from equipoise.lab.report.claims import Claim, Stat
 from equipoise.lab.train.result import Result
@@ -206,8 +206,9 @@ def _claims(
         where = f"of the {model} under {name}"
         if name == "muon":
             found.append(
-                Claim(f"orthogonal-steps-{model}", "[muon-appendix] C.3", f"effective rank of updates {where}, a share",
-                      1.0, Stat.of([s.late("share", "update") for s in each]))
+                Claim(f"orthogonal-steps-{KIND.get(model, model)}", "[muon-appendix] C.3",
+                      f"effective rank of updates {where}, a share", 1.0,
+                      Stat.of([s.late("share", "update") for s in each]))
             )  # fmt: skip
         else:
             found.append(
@@ -234,4 +235,6 @@ def _claims(
                       " share, Muon's less AdamW's", 0.0, more, "above")
             )  # fmt: skip
     checks = {model: [learnt(*(v for k, v in chosen.items() if k[0] == model))] for model, _ in chosen}
-    return [dataclasses.replace(c, checks=next(v for m, v in checks.items() if m in c.name)) for c in found]
+    return [
+        dataclasses.replace(c, checks=next(v for m, v in checks.items() if KIND.get(m, m) in c.name)) for c in found
+    ]

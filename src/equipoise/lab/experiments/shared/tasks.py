@@ -43,6 +43,9 @@ CIFAR_MEDIUM = Trial(
 )  # fmt: skip
 """The speedruns' ResNet an eighth as wide (0.1 of 6.6 M parameters), two epochs instead of 24."""
 
+KIND = {"fast_resnet": "resnet"}
+"""What statements call a model that has another name."""
+
 ENWIK8_MEDIUM = Trial(
     data="enwik8", data_options={"size": 20_000_000, "length": 64, "held": 256_000}, model="gpt",
     model_options={"size": "0.4M", "tied": True, "std": 0.07}, batch_size=16, schedule="cosine", steps=3000, warmup=150,
