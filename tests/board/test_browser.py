@@ -1,5 +1,6 @@
 """Pages in a browser: what people do with them, by mouse and keyboard, light and dark, and nothing in the console."""
 
+import json
 import shutil
 import time
 from collections.abc import Iterator
@@ -434,11 +435,15 @@ def test_columns_order_and_filter_of_the_list_are_kept_in_the_address(seen: Any,
         page = seen().open(f"{address}/")
         until(page, "document.querySelectorAll('[data-rows] .pill').length === 3")
         page.locator(".picker summary").click()
-        for already, name in enumerate(("accuracy", "seed", evil)):
-            page.locator("[data-column]").evaluate_all(
-                "(all, name) => all.find(box => box.dataset.column === name).click()", name
+        for name in ("accuracy", "seed", evil):  # found and clicked at once: the list may be drawn anew at any time
+            page.evaluate(
+                "name => [...document.querySelectorAll('[data-column]')].find(b => b.dataset.column === name).click()",
+                name,
             )
-            until(page, f"document.querySelectorAll('[data-heads] th').length > {13 + already}")
+            shown = (
+                f"[...document.querySelectorAll('[data-heads] .sort')].some(b => b.dataset.sort === {json.dumps(name)})"
+            )
+            until(page, shown)
         page.keyboard.press("Escape")
         page.locator("[data-sort=seed]").click()
         until(page, "document.querySelector('[aria-sort=ascending] [data-sort=seed]') !== null")

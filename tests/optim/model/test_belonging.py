@@ -107,7 +107,7 @@ def test_empty_parameters_are_left_out() -> None:
     model = nn.ParameterList([nn.Parameter(torch.empty(0, 4)), nn.Parameter(torch.randn(4, 4))])
     planned = eq.plan(model, adamw(model), steps=100)
     assert [t.tensor.name for t in planned.tensors] == ["1"]
-    assert "1 parameters are left out: frozen, complex or empty" in planned.setting.assumptions
+    assert "1 parameter is left out: frozen, complex or empty" in planned.setting.assumptions
 
 
 def test_an_optimizer_where_a_name_belongs_is_named_by_its_type() -> None:
